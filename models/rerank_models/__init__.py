@@ -1,0 +1,1 @@
+"""Trainable global models in PyTorch: the zoo, training and export."""

@@ -1,0 +1,1 @@
+"""Logs, replay through the production path, ranking metrics with intervals, and reports."""
