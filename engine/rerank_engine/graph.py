@@ -170,7 +170,7 @@ class Graph:
 
     def add_constant(self, name: str, array: NDArray[Any]) -> str:
         """Add a constant, or find the same one again, and return its name."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         base, count = name, 1
         while name in self.values:
             if name in self.constants and _same(self.constants[name], array):
@@ -209,12 +209,16 @@ class Graph:
         for node in self.nodes:
             for name in node.inputs:
                 if name not in known:
-                    raise GraphError(f"node {node.name!r} ({node.op}) reads {name!r} before anything makes it")
+                    raise GraphError(
+                        f"node {node.name!r} ({node.op}) reads {name!r} before anything makes it"
+                    )
             for name in node.outputs:
                 if name in known:
                     raise GraphError(f"node {node.name!r} ({node.op}) makes {name!r}, which exists already")
                 if name not in self.values:
-                    raise GraphError(f"node {node.name!r} ({node.op}) makes {name!r}, which has no declaration")
+                    raise GraphError(
+                        f"node {node.name!r} ({node.op}) makes {name!r}, which has no declaration"
+                    )
                 known.add(name)
         if not self.outputs:
             raise GraphError(f"graph {self.name!r} has no output")

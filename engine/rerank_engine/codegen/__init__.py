@@ -1,0 +1,1 @@
+"""Plan and target to one function, and that function to a machine-code image."""

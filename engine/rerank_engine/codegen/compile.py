@@ -1,0 +1,89 @@
+"""LLVM assembly to machine code for a target, and a graph to a ready image."""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+from typing import Any
+
+from rerank_engine.codegen.elf import FlatImage, flatten
+from rerank_engine.codegen.function import ENTRY, generate
+from rerank_engine.codegen.image import Image
+from rerank_engine.codegen.target import Target, host_target
+from rerank_engine.errors import CompileError
+from rerank_engine.graph import Graph
+from rerank_engine.plan import make_plan
+
+_LLVM_LOCK = Lock()
+_OPTIMISATION_LEVEL = 2
+
+
+def compile_assembly(assembly: str, target: Target, entry: str = ENTRY) -> FlatImage:
+    """Optimise LLVM assembly and make a flat image of it.
+
+    Raises
+    ------
+    CompileError
+        LLVM refuses the assembly, or the code needs something from outside.
+    """
+    import llvmlite.binding as llvm
+
+    with _LLVM_LOCK:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        try:
+            module = llvm.parse_assembly(assembly)
+            module.verify()
+            machine = llvm.Target.from_triple(target.triple).create_target_machine(
+                cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+            )
+        except RuntimeError as error:
+            raise CompileError(f"LLVM refused the generated code for {target.cpu}: {error}") from error
+        module.data_layout = str(machine.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISATION_LEVEL)
+        # The loops are vectors already; letting LLVM vectorise again only costs time and registers.
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        options.loop_unrolling = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        return flatten(machine.emit_object(module), entry)
+
+
+def compile_graph(graph: Graph, target: Target | None = None) -> Image:
+    """Plan, generate and compile a graph for a target (default: this machine).
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        A node cannot be lowered.
+    CompileError
+        No machine code could be made.
+    """
+    started = time.perf_counter()
+    target = target or host_target()
+    plan = make_plan(graph)
+    generated = generate(plan, target)
+    flat = compile_assembly(generated.assembly, target)
+    meta: dict[str, Any] = {
+        "entry": flat.entry,
+        "arena_bytes": plan.arena_bytes,
+        "weight_bytes": plan.weight_bytes,
+        "weights": [[item.name, item.packing, item.width, item.offset] for item in plan.weights.values()],
+        "block": plan.block,
+        "target": {"triple": target.triple, "cpu": target.cpu, "lanes": target.lanes},
+        "gathers": [
+            {"node": node.name, "ids": node.inputs[1], "rows": graph.values[node.inputs[0]].shape[0]}
+            for node in generated.gathers
+        ],
+        "steps": [
+            {
+                "label": step.label,
+                "writes": step.writes,
+                "runs": "per block" if step.per_candidate else "once",
+            }
+            for step in [*plan.once, *plan.per_block]
+        ],
+        "compile_ms": round((time.perf_counter() - started) * 1e3, 1),
+    }
+    return Image(flat.code, meta)

@@ -1,0 +1,147 @@
+"""The stored form of machine code: written atomically, verified by hash, mapped executable. Needs no compiler.
+
+File layout: 16 bytes of magic and version, lengths of meta and code (2 x uint64), SHA-256 of meta and code, then the
+meta as JSON, then the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import platform
+import struct
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rerank_engine.errors import CompileError, ModelFileError
+
+MAGIC = b"\x89RERANK-IMAGE\r\n\x01"
+_HEADER = struct.Struct("<16sQQ32s")
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Image:
+    """Machine code and what its caller must know.
+
+    Attributes
+    ----------
+    code
+        Flat and position-independent; to be placed at a page boundary.
+    meta
+        Entry offset, sizes, weight layout, target and steps, as written by the compiler.
+    """
+
+    code: bytes
+    meta: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Store the image: readable by its owner only, and never seen half written."""
+        meta = json.dumps(self.meta, sort_keys=True).encode()
+        digest = hashlib.sha256(meta + self.code).digest()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_HEADER.pack(MAGIC, len(meta), len(self.code), digest))
+                file.write(meta)
+                file.write(self.code)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+
+    @classmethod
+    def read(cls, path: Path) -> Image:
+        """Load a stored image.
+
+        Raises
+        ------
+        ModelFileError
+            It is damaged, not an image, or belongs to another user.
+        """
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+                raise ModelFileError(
+                    f"image {path} belongs to user {status.st_uid}, not to this one: not executed"
+                )
+            raw = file.read(_MAX_BYTES)
+        if len(raw) < _HEADER.size:
+            raise ModelFileError(f"image {path} is truncated: {len(raw)} bytes")
+        magic, meta_size, code_size, digest = _HEADER.unpack_from(raw)
+        if magic != MAGIC:
+            raise ModelFileError(f"{path} is not an image of this version")
+        body = raw[_HEADER.size :]
+        if len(body) != meta_size + code_size or hashlib.sha256(body).digest() != digest:
+            raise ModelFileError(f"image {path} is damaged: its hash does not match")
+        return cls(body[meta_size:], json.loads(body[:meta_size]))
+
+
+class ExecutableMemory:
+    """Machine code in memory that may be executed and not written.
+
+    The bytes are copied before they are made executable, so what was verified is what runs.
+
+    Raises
+    ------
+    CompileError
+        The system forbids executable memory.
+    """
+
+    def __init__(self, code: bytes) -> None:
+        self.size = len(code)
+        try:
+            self.address = _map_windows(code) if sys.platform == "win32" else self._map_posix(code)
+        except (OSError, AttributeError, ValueError) as error:
+            raise CompileError(f"this system does not let the process run generated code: {error}") from error
+
+    def _map_posix(self, code: bytes) -> int:
+        apple = sys.platform == "darwin" and platform.machine() == "arm64"
+        map_jit = 0x0800 if apple else 0
+        protection = mmap.PROT_READ | mmap.PROT_WRITE | (mmap.PROT_EXEC if apple else 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_jit
+        self._memory = mmap.mmap(-1, len(code), flags=flags, prot=protection)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        libc = ctypes.CDLL(None, use_errno=True)
+        if apple:
+            libc.pthread_jit_write_protect_np(0)
+            ctypes.memmove(address, code, len(code))
+            libc.pthread_jit_write_protect_np(1)
+            libc.sys_icache_invalidate(ctypes.c_void_p(address), ctypes.c_size_t(len(code)))
+            return address
+        ctypes.memmove(address, code, len(code))
+        if libc.mprotect(
+            ctypes.c_void_p(address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC
+        ):
+            raise OSError(ctypes.get_errno(), "mprotect refused PROT_EXEC")
+        if platform.machine() == "aarch64":
+            clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
+            clear(ctypes.c_void_p(address), ctypes.c_void_p(address + len(code)))
+        return address
+
+
+def _map_windows(code: bytes) -> int:
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
+    kernel.VirtualAlloc.restype = ctypes.c_void_p
+    address = kernel.VirtualAlloc(None, ctypes.c_size_t(len(code)), 0x3000, 0x04)
+    if not address:
+        raise OSError("VirtualAlloc failed")
+    ctypes.memmove(address, code, len(code))
+    before = ctypes.c_uint32()
+    if not kernel.VirtualProtect(
+        ctypes.c_void_p(address), ctypes.c_size_t(len(code)), 0x20, ctypes.byref(before)
+    ):
+        raise OSError("VirtualProtect refused PAGE_EXECUTE_READ")
+    kernel.FlushInstructionCache(
+        kernel.GetCurrentProcess(), ctypes.c_void_p(address), ctypes.c_size_t(len(code))
+    )
+    return int(address)

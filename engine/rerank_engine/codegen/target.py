@@ -1,0 +1,123 @@
+"""What code is generated for: processor, vector width, registers, calling convention."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from rerank_engine.errors import CompileError
+
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor to compile for.
+
+    Attributes
+    ----------
+    triple
+        LLVM target triple. Always an ELF one: the image calls nothing of the operating system, and one object
+        format to read is enough for all of them.
+    cpu, features
+        As LLVM names them.
+    lanes
+        float32 lanes of a vector.
+    registers
+        Vector registers.
+    calling_convention
+        Of the entry function, as the operating system's C compiler has it; empty for the triple's own.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    lanes: int
+    registers: int
+    calling_convention: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """First part of the triple."""
+        return self.triple.split("-")[0]
+
+
+def host_architecture() -> str:
+    """Architecture of this machine.
+
+    Raises
+    ------
+    CompileError
+        No code can be generated for it.
+    """
+    machine = platform.machine().lower()
+    if machine not in _ARCHITECTURES:
+        raise CompileError(f"no machine code for {machine!r}; supported: x86_64 and aarch64")
+    return _ARCHITECTURES[machine]
+
+
+def host_target() -> Target:
+    """Detect this machine's processor.
+
+    Examples
+    --------
+    >>> host_target().lanes in (4, 8, 16)
+    True
+    """
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    return _target(
+        host_architecture(), llvm.get_host_cpu_name(), features.flatten(), set_features=_enabled(features)
+    )
+
+
+def named_target(cpu: str) -> Target:
+    """Target of a processor by LLVM's name, with that processor's own features.
+
+    Parameters
+    ----------
+    cpu
+        For example ``x86-64-v2``, ``x86-64-v3``, ``x86-64-v4`` or ``cortex-a76``.
+
+    Raises
+    ------
+    CompileError
+        The name is not known here.
+    """
+    levels = {
+        "x86-64": ("x86_64", set()),
+        "x86-64-v2": ("x86_64", set()),
+        "x86-64-v3": ("x86_64", {"avx2"}),
+        "x86-64-v4": ("x86_64", {"avx2", "avx512f"}),
+        "generic-aarch64": ("aarch64", set()),
+        "cortex-a76": ("aarch64", set()),
+        "apple-m1": ("aarch64", set()),
+    }
+    if cpu not in levels:
+        raise CompileError(f"target {cpu!r} is not known; known: {', '.join(levels)}")
+    architecture, enabled = levels[cpu]
+    return _target(architecture, cpu.removesuffix("-aarch64"), "", set_features=enabled)
+
+
+def _enabled(features: dict[str, bool]) -> set[str]:
+    return {name for name, on in features.items() if on}
+
+
+def _target(architecture: str, cpu: str, features: str, *, set_features: set[str]) -> Target:
+    if architecture == "x86_64":
+        lanes, registers = (
+            (16, 32) if "avx512f" in set_features else (8, 16) if "avx2" in set_features else (4, 16)
+        )
+    else:
+        lanes, registers = 4, 32
+    windows = sys.platform == "win32" and architecture == "x86_64"
+    return Target(
+        triple=f"{architecture}-unknown-linux-gnu",
+        cpu=cpu,
+        features=features,
+        lanes=lanes,
+        registers=registers,
+        calling_convention="win64cc" if windows else "",
+    )

@@ -1,0 +1,289 @@
+"""Matrix products by register tiles: MR rows times NV vectors of columns are kept in registers over the whole depth.
+
+A packed weight is cut into panels of ``NV * lanes`` columns, each stored depth by depth and padded with zeros, so
+that every vector load is whole; only the store of the last panel is cut to the real columns. Products with one or
+two columns go along the depth instead, one dot product a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llvmlite import ir
+
+from rerank_engine.codegen.emitter import F32, I64, POINTER, Emitter, i64, pieces
+from rerank_engine.kernels import math
+
+if TYPE_CHECKING:
+    from rerank_engine.codegen.lowering import Lowering
+
+_FLOAT = 4
+_DOT_COLUMNS = 2
+"""Up to this many columns a row is multiplied along its depth."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a matrix product computes: ``activation(left @ right + bias)``.
+
+    Attributes
+    ----------
+    inner
+        Depth: columns of the left, rows of the right matrix.
+    columns
+        Columns of the result.
+    activation
+        Name of an activation of ``rerank_engine.ops.matmul.FUSED_ACTIVATIONS``, or empty.
+    alpha
+        Slope of LeakyRelu.
+    has_bias
+        Whether a row is added to every result row.
+    """
+
+    inner: int
+    columns: int
+    activation: str = ""
+    alpha: float = 0.0
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and vectors that stay in registers."""
+
+    rows: int
+    vectors: int
+
+
+def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
+    """Pick the tile: as many vectors as the columns fill, up to four, then as many rows as registers allow.
+
+    The accumulators, the loaded panel row and one broadcast must fit: ``rows * vectors + vectors + 1``.
+    """
+    most = 4 if registers >= 32 else 2
+    vectors = min(most, -(-columns // lanes))
+    rows = min(14, (registers - 1 - vectors) // vectors)
+    return Tile(rows, vectors)
+
+
+def panel_width(columns: int, lanes: int, registers: int) -> int:
+    """Columns of one packed panel."""
+    return choose_tile(columns, lanes, registers).vectors * lanes
+
+
+def uses_dot(columns: int) -> bool:
+    """Tell whether a packed product goes along the depth."""
+    return columns <= _DOT_COLUMNS
+
+
+def multiply_packed(
+    lowering: Lowering,
+    product: Product,
+    *,
+    left: ir.Value,
+    rows: ir.Value | int,
+    weight: str,
+    bias: str | None,
+    target: ir.Value,
+) -> None:
+    """Multiply ``rows`` rows by a constant matrix."""
+    e = lowering.emitter
+    if uses_dot(product.columns):
+        right = lowering.packed(weight, "columns", 0)
+        added = lowering.packed(bias, "plain", 0) if bias else None
+        _multiply_by_dots(e, product, left, rows, right, added, target)
+        return
+    width = panel_width(product.columns, e.lanes, lowering.registers)
+    right = lowering.packed(weight, "panels", width)
+    added = lowering.packed(bias, "padded", width) if bias else None
+    for panel in range(-(-product.columns // width)):
+        start = panel * width
+        _multiply_panel(
+            lowering,
+            product,
+            left=left,
+            right=e.at(right, panel * product.inner * width * _FLOAT),
+            right_stride=width,
+            bias=e.at(added, start * _FLOAT) if added is not None else None,
+            target=e.at(target, start * _FLOAT),
+            rows=rows,
+            columns=min(width, product.columns - start),
+        )
+
+
+def multiply_batched(
+    lowering: Lowering,
+    product: Product,
+    *,
+    left: ir.Value,
+    right: ir.Value,
+    target: ir.Value,
+    bias: str | None,
+    batch: ir.Value | int,
+    rows: ir.Value | int,
+    left_stride: int,
+    right_stride: int,
+    target_stride: int,
+) -> None:
+    """Multiply a batch of computed matrices; strides are elements from one matrix to the next.
+
+    The right matrix is read as it lies: a vector may reach past its last row by less than one vector, which the
+    planner's padding behind every buffer allows for.
+    """
+    e = lowering.emitter
+    width = panel_width(product.columns, e.lanes, lowering.registers)
+    added = lowering.packed(bias, "padded", width) if bias else None
+
+    def one(index: ir.Value) -> None:
+        here = e.at(left, e.b.mul(index, i64(left_stride * _FLOAT)))
+        there = e.at(right, e.b.mul(index, i64(right_stride * _FLOAT)))
+        result = e.at(target, e.b.mul(index, i64(target_stride * _FLOAT)))
+        for start in range(0, product.columns, width):
+            _multiply_panel(
+                lowering,
+                product,
+                left=here,
+                right=e.at(there, start * _FLOAT),
+                right_stride=product.columns,
+                bias=e.at(added, start * _FLOAT) if added is not None else None,
+                target=e.at(result, start * _FLOAT),
+                rows=rows,
+                columns=min(width, product.columns - start),
+            )
+
+    e.each(batch, one)
+
+
+def _multiply_panel(
+    lowering: Lowering,
+    product: Product,
+    *,
+    left: ir.Value,
+    right: ir.Value,
+    right_stride: int,
+    bias: ir.Value | None,
+    target: ir.Value,
+    rows: ir.Value | int,
+    columns: int,
+) -> None:
+    """All rows of one panel: full tiles, then tiles of half the rows and less for what is left."""
+    e = lowering.emitter
+    tile = choose_tile(product.columns, e.lanes, lowering.registers)
+    vectors = -(-columns // e.lanes)
+    start: ir.Value | int = 0
+    heights = [tile.rows] + [height for height in (8, 4, 2, 1) if height < tile.rows]
+    for height in heights:
+        if isinstance(rows, int) and rows < height:
+            continue
+        function = _tile_function(lowering, product, Tile(height, vectors), right_stride, columns)
+        none = ir.Constant(POINTER, None)
+
+        def run(index: ir.Value, _: list[ir.Value], function: ir.Function = function) -> None:
+            here = e.at(left, e.b.mul(index, i64(product.inner * _FLOAT)))
+            there = e.at(target, e.b.mul(index, i64(product.columns * _FLOAT)))
+            e.b.call(function, [here, right, bias if bias is not None else none, there])
+
+        start, _ = e.loop(start, rows, height, run)
+
+
+def _tile_function(
+    lowering: Lowering, product: Product, tile: Tile, right_stride: int, columns: int
+) -> ir.Function:
+    """The function of one tile, shared by every product of the model that needs the same one."""
+    name = (
+        f"gemm_f32_{tile.rows}x{tile.vectors}x{lowering.emitter.lanes}_k{product.inner}_n{columns}"
+        f"_b{right_stride}_c{product.columns}_{'bias' if product.has_bias else 'zero'}"
+        f"_{(product.activation or 'none').lower()}_{product.alpha!r}"
+    )
+    existing = lowering.module.globals.get(name)
+    if existing is not None:
+        return existing
+    kind = ir.FunctionType(ir.VoidType(), [POINTER] * 4)
+    function = ir.Function(lowering.module, kind, name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lowering.emitter.lanes)
+    left, right, bias, target = function.args
+    lanes = e.lanes
+    first = [
+        e.load(e.at(bias, column * lanes * _FLOAT), F32, lanes) if product.has_bias else math.zero(lanes)
+        for column in range(tile.vectors)
+    ]
+
+    def depth(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        row = e.at(right, e.b.mul(index, i64(right_stride * _FLOAT)))
+        panel = [e.load(e.at(row, column * lanes * _FLOAT), F32, lanes) for column in range(tile.vectors)]
+        column_address = e.at(left, e.b.mul(index, i64(_FLOAT)))
+        result = list(sums)
+        for line in range(tile.rows):
+            factor = e.splat(e.load(e.at(column_address, line * product.inner * _FLOAT), F32), lanes)
+            for column in range(tile.vectors):
+                place = line * tile.vectors + column
+                result[place] = e.fma(factor, panel[column], result[place])
+        return result
+
+    _, sums = e.loop(0, product.inner, 1, depth, first * tile.rows)
+    for line in range(tile.rows):
+        for column in range(tile.vectors):
+            value = activate(e, product, sums[line * tile.vectors + column])
+            place = e.at(target, (line * product.columns + column * lanes) * _FLOAT)
+            e.store_lanes(value, place, columns - column * lanes)
+    e.b.ret_void()
+    return function
+
+
+def _multiply_by_dots(
+    e: Emitter,
+    product: Product,
+    left: ir.Value,
+    rows: ir.Value | int,
+    right: ir.Value,
+    bias: ir.Value | None,
+    target: ir.Value,
+) -> None:
+    """One dot product for each row and column; the weight is stored column by column."""
+    b = e.b
+    inner = product.inner
+    whole = inner // e.lanes * e.lanes
+
+    def row(index: ir.Value) -> None:
+        here = e.at(left, b.mul(index, i64(inner * _FLOAT)))
+        for column in range(product.columns):
+            there = e.at(right, column * inner * _FLOAT)
+            total: ir.Value = e.load(e.at(bias, column * _FLOAT), F32) if bias is not None else math.zero(1)
+            if whole:
+
+                def step(
+                    position: ir.Value, carried: list[ir.Value], there: ir.Value = there
+                ) -> list[ir.Value]:
+                    at = b.mul(position, i64(_FLOAT))
+                    return [
+                        e.fma(
+                            e.load(e.at(here, at), F32, e.lanes),
+                            e.load(e.at(there, at), F32, e.lanes),
+                            carried[0],
+                        )
+                    ]
+
+                _, (part,) = e.loop(0, whole, e.lanes, step, [math.zero(e.lanes)])
+                total = b.fadd(total, e.sum_lanes(part))
+            for start, width in pieces(inner - whole, e.lanes):
+                at = (whole + start) * _FLOAT
+                part = b.fmul(e.load(e.at(here, at), F32, width), e.load(e.at(there, at), F32, width))
+                total = b.fadd(total, e.sum_lanes(part))
+            place = b.add(b.mul(index, i64(product.columns)), ir.Constant(I64, column))
+            e.store(activate(e, product, total), e.at(target, b.mul(place, i64(_FLOAT))))
+
+    e.each(rows, row)
+
+
+def activate(e: Emitter, product: Product, value: ir.Value) -> ir.Value:
+    """Apply the fused activation."""
+    from rerank_engine.ops.registry import OPERATORS
+
+    if not product.activation:
+        return value
+    pointwise = OPERATORS[product.activation].pointwise
+    assert pointwise is not None
+    return pointwise(e, [value], {"alpha": product.alpha})

@@ -1,0 +1,64 @@
+"""What this machine is, read without a compiler: the key under which machine code is stored."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+
+@functools.cache
+def machine_signature() -> tuple[str, ...]:
+    """Operating system, architecture and a digest of the processor's model and features.
+
+    Two machines with the same signature run each other's machine code.
+
+    Examples
+    --------
+    >>> len(machine_signature())
+    3
+    """
+    return sys.platform, platform.machine(), hashlib.sha256(_processor().encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        return _linux_processor(Path("/proc/cpuinfo"))
+    if sys.platform == "darwin":
+        names = (
+            "machdep.cpu.brand_string",
+            "machdep.cpu.features",
+            "machdep.cpu.leaf7_features",
+            "hw.optional",
+        )
+        result = subprocess.run(["/usr/sbin/sysctl", *names], capture_output=True, text=True, check=False)
+        return result.stdout
+    return " ".join((platform.processor(), os.environ.get("PROCESSOR_REVISION", "")))
+
+
+def _linux_processor(path: Path) -> str:
+    """Lines that describe the first processor, without those that change from boot to boot."""
+    wanted = (
+        "vendor_id",
+        "cpu family",
+        "model",
+        "model name",
+        "stepping",
+        "flags",
+        "Features",
+        "CPU implementer",
+    )
+    wanted += ("CPU architecture", "CPU variant", "CPU part")
+    found: dict[str, str] = {}
+    try:
+        for line in path.read_text().splitlines():
+            key, _, text = line.partition(":")
+            if key.strip() in wanted and key.strip() not in found:
+                found[key.strip()] = text.strip()
+    except OSError:
+        return platform.processor()
+    return repr(sorted(found.items()))

@@ -1,0 +1,141 @@
+"""The one table of operators: everything that the engine knows of an operator stands in its entry.
+
+Importers ask which attributes are understood, passes ask for shapes, the reference evaluator asks for NumPy, the
+code generator asks for the lowering, and tests and documentation walk over the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine.errors import GraphError, UnsupportedOperatorError
+from rerank_engine.graph import Dim, Node, Shape, Value, shape_text
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from rerank_engine.codegen.emitter import Emitter
+    from rerank_engine.codegen.lowering import Lowering
+
+Array = NDArray[Any]
+Infer = Callable[[Node, Sequence[Value]], list[tuple[str, Shape]]]
+Reference = Callable[[Sequence[Array], Mapping[str, Any], Sequence[tuple[int, ...]]], list[Array]]
+Pointwise = Callable[["Emitter", Sequence["ir.Value"], Mapping[str, Any]], "ir.Value"]
+Lower = Callable[["Lowering", Node], None]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator.
+
+    Attributes
+    ----------
+    name
+        Key in the table; the ONNX name where the meaning is the same.
+    summary
+        One line for people.
+    infer
+        Node and input values to (dtype, shape) of each output; refuses what it cannot do, by name.
+    reference
+        Inputs, attributes and output shapes to outputs, in NumPy, in the dtype of the inputs.
+    attributes
+        Every attribute that is understood, with its default (None: required).
+    pointwise
+        Writes the value of one vector of elements; such operators are fused with each other.
+    lower
+        Writes the loops of an operator that is not pointwise.
+    version
+        Stored in model files; raised when the meaning changes.
+    """
+
+    name: str
+    summary: str
+    infer: Infer
+    reference: Reference
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    pointwise: Pointwise | None = None
+    lower: Lower | None = None
+    version: int = 1
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def register(operator: Operator) -> Operator:
+    """Add an operator to the table."""
+    if operator.name in OPERATORS:
+        raise GraphError(f"operator {operator.name!r} is registered twice")
+    OPERATORS[operator.name] = operator
+    return operator
+
+
+def lookup(node: Node) -> Operator:
+    """Find the operator of a node and check its attributes.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        The operator, or one of its attributes, is not known.
+    """
+    operator = OPERATORS.get(node.op)
+    if operator is None:
+        raise UnsupportedOperatorError(
+            f"operator {node.op!r} of node {node.name!r} is not supported; supported: {', '.join(sorted(OPERATORS))}"
+        )
+    if unknown := set(node.attributes) - set(operator.attributes):
+        raise UnsupportedOperatorError(
+            f"{node.op} node {node.name!r}: attribute {sorted(unknown)[0]!r} is not understood"
+            f" (understood: {', '.join(sorted(operator.attributes)) or 'none'})"
+        )
+    return operator
+
+
+def attribute(node: Node, name: str) -> Any:
+    """Value of an attribute, or its default."""
+    return node.attributes.get(name, OPERATORS[node.op].attributes[name])
+
+
+def refuse(node: Node, why: str) -> UnsupportedOperatorError:
+    """Build the error that names operator, node and reason."""
+    return UnsupportedOperatorError(f"{node.op} node {node.name!r}: {why}")
+
+
+def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
+    """Shape of an elementwise result (NumPy's rule; the named dimension meets only itself or 1)."""
+    rank = max(len(shape) for shape in shapes)
+    result: list[int | Dim] = []
+    for axis in range(rank):
+        found: int | Dim = 1
+        for shape in shapes:
+            at = axis - (rank - len(shape))
+            dim = shape[at] if at >= 0 else 1
+            if dim == 1:
+                continue
+            if found not in (1, dim):
+                raise refuse(node, f"shapes {', '.join(map(shape_text, shapes))} do not broadcast")
+            found = dim
+        if isinstance(found, Dim) and axis > 0:
+            raise refuse(
+                node,
+                f"shapes {', '.join(map(shape_text, shapes))} put the candidate dimension on axis {axis};"
+                " it must stay the first one",
+            )
+        result.append(found)
+    return tuple(result)
+
+
+def normal_axis(node: Node, axis: int, rank: int) -> int:
+    """Turn a negative axis into a positive one and check its range."""
+    if not -rank <= axis < rank:
+        raise refuse(node, f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+def as_dtype(array: Array, like: Array) -> Array:
+    """Cast a result back to the dtype that its input had, as the engine computes in one dtype."""
+    return np.asarray(array, dtype=like.dtype)

@@ -1,0 +1,64 @@
+"""Make the input of the last layer an output, so that a user's own last layer can be added to the scores.
+
+The score must be a sum in which one term is a matrix product with a constant (H, 1) matrix:
+
+    score = other terms + head_input @ w + b
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rerank_engine.errors import ConversionError
+from rerank_engine.graph import Graph, Node, Value, is_per_candidate
+
+HEAD_INPUT = "head_input"
+"""Name of the added output, (N, H) float32."""
+
+_PASS_THROUGH = ("Reshape", "Identity", "Add")
+
+
+def expose_last_layer(graph: Graph) -> Graph:
+    """Add the output :data:`HEAD_INPUT`.
+
+    Raises
+    ------
+    ConversionError
+        The score is not such a sum.
+    """
+    if HEAD_INPUT in graph.values:
+        raise ConversionError(f"the model has a value called {HEAD_INPUT!r} already")
+    producers = graph.producers()
+    waiting = [graph.outputs[0]]
+    while waiting:
+        node = producers.get(waiting.pop(0))
+        if node is None:
+            continue
+        if node.op == "MatMul" and _is_last_layer(graph, node):
+            source = graph.values[node.inputs[0]]
+            value = Value(HEAD_INPUT, "float32", source.shape)
+            copy = Node("Identity", HEAD_INPUT, (source.name,), (HEAD_INPUT,))
+            return replace(
+                graph,
+                nodes=[*graph.nodes, copy],
+                outputs=[*graph.outputs, HEAD_INPUT],
+                values={**graph.values, HEAD_INPUT: value},
+            )
+        if node.op in _PASS_THROUGH:
+            waiting.extend(node.inputs)
+    raise ConversionError(
+        f"output {graph.outputs[0]!r} has no last layer of the form x @ w + b (w of shape (H, 1)) in its sum;"
+        " give the score before any sigmoid, or convert without expose_head"
+    )
+
+
+def _is_last_layer(graph: Graph, node: Node) -> bool:
+    weight = graph.constants.get(node.inputs[1])
+    shape = graph.values[node.inputs[0]].shape
+    return (
+        weight is not None
+        and weight.ndim == 2
+        and weight.shape[1] == 1
+        and len(shape) == 2
+        and is_per_candidate(shape)
+    )
