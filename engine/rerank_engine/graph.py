@@ -200,25 +200,21 @@ class Graph:
         for name, value in self.values.items():
             _verify_value(name, value)
         for name, array in self.constants.items():
-            value = self.values[name] if name in self.values else None
-            if value is None or value.shape != array.shape or value.dtype != dtype_name(array.dtype):
-                raise GraphError(f"constant {name!r} does not match its declared value {value}")
+            declared = self.values.get(name)
+            if declared is None or declared.shape != array.shape or declared.dtype != dtype_name(array.dtype):
+                raise GraphError(f"constant {name!r} does not match its declared value {declared}")
         known = set(self.inputs) | set(self.constants)
         if missing := known - set(self.values):
             raise GraphError(f"values without a declaration: {sorted(missing)}")
         for node in self.nodes:
             for name in node.inputs:
                 if name not in known:
-                    raise GraphError(
-                        f"node {node.name!r} ({node.op}) reads {name!r} before anything makes it"
-                    )
+                    raise GraphError(f"node {node.name!r} ({node.op}) reads {name!r} before anything makes it")
             for name in node.outputs:
                 if name in known:
                     raise GraphError(f"node {node.name!r} ({node.op}) makes {name!r}, which exists already")
                 if name not in self.values:
-                    raise GraphError(
-                        f"node {node.name!r} ({node.op}) makes {name!r}, which has no declaration"
-                    )
+                    raise GraphError(f"node {node.name!r} ({node.op}) makes {name!r}, which has no declaration")
                 known.add(name)
         if not self.outputs:
             raise GraphError(f"graph {self.name!r} has no output")

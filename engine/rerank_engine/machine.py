@@ -42,17 +42,8 @@ def _processor() -> str:
 
 def _linux_processor(path: Path) -> str:
     """Lines that describe the first processor, without those that change from boot to boot."""
-    wanted = (
-        "vendor_id",
-        "cpu family",
-        "model",
-        "model name",
-        "stepping",
-        "flags",
-        "Features",
-        "CPU implementer",
-    )
-    wanted += ("CPU architecture", "CPU variant", "CPU part")
+    wanted = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features"}
+    wanted |= {"CPU implementer", "CPU architecture", "CPU variant", "CPU part"}
     found: dict[str, str] = {}
     try:
         for line in path.read_text().splitlines():

@@ -168,17 +168,13 @@ class Engine:
             if array.dtype != DTYPES[value.dtype] and not _converts(array.dtype, DTYPES[value.dtype]):
                 raise InputError(f"input {value}: dtype {array.dtype} does not convert; give {value.dtype}")
             if len(array.shape) != len(value.shape) or any(
-                want != have
-                for want, have in zip(value.shape, array.shape, strict=True)
-                if not isinstance(want, Dim)
+                want != have for want, have in zip(value.shape, array.shape, strict=True) if not isinstance(want, Dim)
             ):
                 raise InputError(f"input {value} got shape {array.shape}")
             if is_per_candidate(value.shape):
                 own, rest = divmod(array.shape[0], value.shape[0].scale)  # type: ignore[union-attr]
                 if rest or candidates not in (None, own):
-                    raise InputError(
-                        f"input {value} got shape {array.shape}; other inputs say N = {candidates}"
-                    )
+                    raise InputError(f"input {value} got shape {array.shape}; other inputs say N = {candidates}")
                 candidates = own
         return candidates or 0
 
@@ -197,11 +193,7 @@ class Engine:
             "backend": self.backend,
             "reason": self.backend_reason,
             "image": str(self.cache_path),
-            **{
-                key: meta[key]
-                for key in ("target", "block", "arena_bytes", "weight_bytes", "steps")
-                if key in meta
-            },
+            **{key: meta[key] for key in ("target", "block", "arena_bytes", "weight_bytes", "steps") if key in meta},
             "code_bytes": len(self._code.image.code) if self._code else 0,
         }
 
@@ -241,7 +233,7 @@ class _MachineCode:
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
         self.call = kind(self.memory.address + self.meta["entry"])
         self.weights = _aligned(self.meta["weight_bytes"])
-        pack_all(graph.constants, (tuple(item) for item in self.meta["weights"]), self.weights)  # type: ignore[misc]
+        pack_all(graph.constants, (tuple(item) for item in self.meta["weights"]), self.weights)
 
 
 class _Session:

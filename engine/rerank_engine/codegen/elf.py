@@ -1,4 +1,4 @@
-"""An ELF object becomes a flat image: sections side by side, relocations applied, position-independent, nothing external.
+"""An ELF object becomes a flat image: sections side by side, relocated, position-independent, nothing external.
 
 Only what LLVM emits for a self-contained function is understood; an external symbol, a writable section or an
 absolute address is refused by name.
@@ -61,11 +61,7 @@ def flatten(elf: bytes, entry: str) -> FlatImage:
     places: dict[int, int] = {}
     image = bytearray()
     for index, section in enumerate(sections):
-        if (
-            not section.flags & _SHF_ALLOC
-            or section.name.startswith((".eh_frame", ".note"))
-            or not section.size
-        ):
+        if not section.flags & _SHF_ALLOC or section.name.startswith((".eh_frame", ".note")) or not section.size:
             continue
         if section.flags & _SHF_WRITE and section.name != ".data.rel.ro":
             raise CompileError(f"the object has a writable section {section.name!r}")

@@ -1,4 +1,4 @@
-"""A thin layer over llvmlite's builder, in the terms that kernels think in: addresses, vectors, loops with carried values.
+"""A thin layer over llvmlite's builder, in the terms of kernels: addresses, vectors, loops with carried values.
 
 The same emitters serve every target: vectors are LLVM's portable vector types, fused multiply-add is
 ``llvm.fmuladd`` (which never becomes a library call), and a width of one is a plain scalar.

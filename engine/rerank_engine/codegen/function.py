@@ -103,18 +103,14 @@ def _lower_pointwise(lowering: Lowering, step: Step) -> None:
         return Operand(lowering.address(name), value.dtype, _broadcast_strides(value, output.shape))
 
     def compute(e: Emitter, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        width = max(
-            (value.type.count if isinstance(value.type, ir.VectorType) else 1 for value in values), default=1
-        )
+        width = max((value.type.count if isinstance(value.type, ir.VectorType) else 1 for value in values), default=1)
         known = dict(zip(loaded, values, strict=True))
         for name, number in literals.items():
             known[name] = _literal(e, graph.values[name].dtype, width, number)
         for node in step.nodes:
             operator = lookup(node)
             assert operator.pointwise is not None
-            attributes = {
-                key: node.attributes.get(key, default) for key, default in operator.attributes.items()
-            }
+            attributes = {key: node.attributes.get(key, default) for key, default in operator.attributes.items()}
             known[node.outputs[0]] = operator.pointwise(e, [known[name] for name in node.inputs], attributes)
         return [known[step.writes]]
 

@@ -71,9 +71,7 @@ class Image:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
-                raise ModelFileError(
-                    f"image {path} belongs to user {status.st_uid}, not to this one: not executed"
-                )
+                raise ModelFileError(f"image {path} belongs to user {status.st_uid}, not to this one: not executed")
             raw = file.read(_MAX_BYTES)
         if len(raw) < _HEADER.size:
             raise ModelFileError(f"image {path} is truncated: {len(raw)} bytes")
@@ -119,9 +117,7 @@ class ExecutableMemory:
             libc.sys_icache_invalidate(ctypes.c_void_p(address), ctypes.c_size_t(len(code)))
             return address
         ctypes.memmove(address, code, len(code))
-        if libc.mprotect(
-            ctypes.c_void_p(address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC
-        ):
+        if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "mprotect refused PROT_EXEC")
         if platform.machine() == "aarch64":
             clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
@@ -137,11 +133,7 @@ def _map_windows(code: bytes) -> int:
         raise OSError("VirtualAlloc failed")
     ctypes.memmove(address, code, len(code))
     before = ctypes.c_uint32()
-    if not kernel.VirtualProtect(
-        ctypes.c_void_p(address), ctypes.c_size_t(len(code)), 0x20, ctypes.byref(before)
-    ):
+    if not kernel.VirtualProtect(ctypes.c_void_p(address), ctypes.c_size_t(len(code)), 0x20, ctypes.byref(before)):
         raise OSError("VirtualProtect refused PAGE_EXECUTE_READ")
-    kernel.FlushInstructionCache(
-        kernel.GetCurrentProcess(), ctypes.c_void_p(address), ctypes.c_size_t(len(code))
-    )
+    kernel.FlushInstructionCache(kernel.GetCurrentProcess(), ctypes.c_void_p(address), ctypes.c_size_t(len(code)))
     return int(address)

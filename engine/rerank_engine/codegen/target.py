@@ -68,9 +68,7 @@ def host_target() -> Target:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    return _target(
-        host_architecture(), llvm.get_host_cpu_name(), features.flatten(), set_features=_enabled(features)
-    )
+    return _target(host_architecture(), llvm.get_host_cpu_name(), features.flatten(), set_features=_enabled(features))
 
 
 def named_target(cpu: str) -> Target:
@@ -107,9 +105,7 @@ def _enabled(features: dict[str, bool]) -> set[str]:
 
 def _target(architecture: str, cpu: str, features: str, *, set_features: set[str]) -> Target:
     if architecture == "x86_64":
-        lanes, registers = (
-            (16, 32) if "avx512f" in set_features else (8, 16) if "avx2" in set_features else (4, 16)
-        )
+        lanes, registers = (16, 32) if "avx512f" in set_features else (8, 16) if "avx2" in set_features else (4, 16)
     else:
         lanes, registers = 4, 32
     windows = sys.platform == "win32" and architecture == "x86_64"

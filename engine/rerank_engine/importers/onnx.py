@@ -38,16 +38,14 @@ def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = N
         See :func:`rerank_engine.convert`.
     """
     try:
-        import onnx
+        import onnx  # noqa: F401  (checked here once, for a clear message)
     except ImportError as error:
         raise MissingExtraError("reading ONNX models", "convert") from error
     model = _read(source)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-        raise ConversionError(
-            f"ONNX opset {opset} is not supported; supported: {OLDEST_OPSET} to {NEWEST_OPSET}"
-        )
+        raise ConversionError(f"ONNX opset {opset} is not supported; supported: {OLDEST_OPSET} to {NEWEST_OPSET}")
     if model.functions:
         from onnx import inliner
 
@@ -111,10 +109,7 @@ class OnnxBuilder:
         fixed = {tensor.name for tensor in graph.initializer}
         inputs = [entry for entry in graph.input if entry.name not in fixed]
         named = {
-            dim.dim_param
-            for entry in inputs
-            for dim in entry.type.tensor_type.shape.dim
-            if dim.HasField("dim_param")
+            dim.dim_param for entry in inputs for dim in entry.type.tensor_type.shape.dim if dim.HasField("dim_param")
         }
         if candidates is None:
             if len(named) > 1:
@@ -124,9 +119,7 @@ class OnnxBuilder:
                 )
             candidates = next(iter(named), None)
         elif candidates not in named:
-            raise ConversionError(
-                f"no dimension is called {candidates!r}; named dimensions: {sorted(named) or 'none'}"
-            )
+            raise ConversionError(f"no dimension is called {candidates!r}; named dimensions: {sorted(named) or 'none'}")
         for entry in inputs:
             self._read_input(entry, candidates)
 
@@ -179,9 +172,7 @@ class OnnxBuilder:
         assert node is not None
         return UnsupportedOperatorError(f"{node.op_type} node {node.name or node.output[0]!r}: {why}")
 
-    def attributes(
-        self, understood: Mapping[str, Any], only: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def attributes(self, understood: Mapping[str, Any], only: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Attributes of the node at hand, with defaults; anything else stops the conversion.
 
         Parameters
@@ -208,9 +199,7 @@ class OnnxBuilder:
     def constant(self, name: str, array: NDArray[Any]) -> str:
         """File a constant under its ONNX name."""
         if array.dtype not in DTYPES.values():
-            raise ConversionError(
-                f"constant {name!r} has dtype {array.dtype}; supported: {', '.join(DTYPES)}"
-            )
+            raise ConversionError(f"constant {name!r} has dtype {array.dtype}; supported: {', '.join(DTYPES)}")
         ours = self.graph.add_constant(name, array)
         self.names[name] = ours
         return ours
@@ -222,9 +211,7 @@ class OnnxBuilder:
         if name in self.shapes:
             known = self.shapes[name]
             if any(isinstance(entry, Dim) for entry in known.entries):
-                raise self.refuse(
-                    f"{name!r} holds the number of candidates, which may only shape other values"
-                )
+                raise self.refuse(f"{name!r} holds the number of candidates, which may only shape other values")
             array = np.array(known.entries, dtype=np.int64)
             return self.constant(name, array.reshape(()) if known.is_scalar else array)
         raise self.refuse(f"input {name!r} is missing")

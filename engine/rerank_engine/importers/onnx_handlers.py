@@ -82,9 +82,7 @@ def _shape_entrywise(builder: OnnxBuilder, node: onnx.NodeProto, left: ShapeValu
     entries = [_ENTRYWISE[node.op_type](a, b) for a, b in pairs]
     if any(entry is None for entry in entries):
         return False
-    builder.shapes[node.output[0]] = ShapeValue(
-        tuple(entry for entry in entries if entry is not None), scalar
-    )
+    builder.shapes[node.output[0]] = ShapeValue(tuple(entry for entry in entries if entry is not None), scalar)
     return True
 
 
@@ -229,9 +227,7 @@ def _constant_of_shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 @_handles("Shape")
 def _shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes({"start": 0, "end": None})
-    builder.shapes[node.output[0]] = ShapeValue(
-        builder.value(node.input[0]).shape[found["start"] : found["end"]]
-    )
+    builder.shapes[node.output[0]] = ShapeValue(builder.value(node.input[0]).shape[found["start"] : found["end"]])
 
 
 @_handles("Reshape")
@@ -243,9 +239,7 @@ def _reshape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if node.input[0] in builder.shapes:
         count = len(builder.shapes[node.input[0]].entries)
         if target.entries in ((), (-1,), (count,)):
-            builder.shapes[node.output[0]] = ShapeValue(
-                builder.shapes[node.input[0]].entries, not target.entries
-            )
+            builder.shapes[node.output[0]] = ShapeValue(builder.shapes[node.input[0]].entries, not target.entries)
             return
     source = builder.value(node.input[0])
     shape = resolve_reshape(target.entries, source.shape, allow_zero)
@@ -263,9 +257,7 @@ def _flatten(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse("flattening the candidates into one row is not supported")
     leading = elements_per_candidate(source.shape[:axis])
     first = Dim("N", leading) if is_per_candidate(source.shape) else leading
-    builder.emit_shaped(
-        "Reshape", source.name, (first, elements_per_candidate(source.shape[axis:])), node.output[0]
-    )
+    builder.emit_shaped("Reshape", source.name, (first, elements_per_candidate(source.shape[axis:])), node.output[0])
 
 
 @_handles("Squeeze", "Unsqueeze")
@@ -280,9 +272,7 @@ def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     source = builder.value(node.input[0])
     shape = list(source.shape)
     if squeezing:
-        chosen = (
-            [axis % len(shape) for axis in axes] if axes else [i for i, dim in enumerate(shape) if dim == 1]
-        )
+        chosen = [axis % len(shape) for axis in axes] if axes else [i for i, dim in enumerate(shape) if dim == 1]
         if any(shape[axis] != 1 for axis in chosen):
             raise builder.refuse(f"axes {axes} of {source} are not all 1")
         shape = [dim for axis, dim in enumerate(shape) if axis not in chosen]
@@ -347,11 +337,7 @@ def _slice(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         builder.attributes({})
         starts, ends = (builder.integers(name, "the range") for name in node.input[1:3])
         axes = builder.integers(node.input[3], "axes") if len(node.input) > 3 and node.input[3] else None
-        steps = (
-            builder.integers(node.input[4], "steps")
-            if len(node.input) > 4 and node.input[4]
-            else [1] * len(starts)
-        )
+        steps = builder.integers(node.input[4], "steps") if len(node.input) > 4 and node.input[4] else [1] * len(starts)
     axes = list(axes) if axes is not None else list(range(len(starts)))
     if any(step != 1 for step in steps):
         raise builder.refuse(f"steps {steps} are not supported; only 1 is")
@@ -473,7 +459,7 @@ def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         return
     added = builder.value_name(node.input[2])
     if found["beta"] != 1.0:
-        beta = builder.graph.add_constant(f"{node.input[2]}.beta", np.float32(found["beta"]).reshape(()))
+        beta = builder.graph.add_constant(f"{node.input[2]}.beta", np.array(found["beta"], np.float32))
         added = builder.emit("Mul", [added, beta])
     product = builder.emit("MatMul", [left, name])
     builder.emit("Add", [product, added], output=node.output[0])
@@ -491,9 +477,7 @@ def _batch_normalization(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     gain, bias, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
     scale = gain / np.sqrt(variance + found["epsilon"])
     tail = (1,) * (len(source.shape) - 2)
-    factor = builder.graph.add_constant(
-        f"{node.output[0]}/scale", scale.astype(np.float32).reshape(-1, *tail)
-    )
+    factor = builder.graph.add_constant(f"{node.output[0]}/scale", scale.astype(np.float32).reshape(-1, *tail))
     offset = (bias - mean * scale).astype(np.float32).reshape(-1, *tail)
     shift = builder.graph.add_constant(f"{node.output[0]}/shift", offset)
     scaled = builder.emit("Mul", [source.name, factor])

@@ -172,24 +172,22 @@ def _multiply_panel(
     tile = choose_tile(product.columns, e.lanes, lowering.registers)
     vectors = -(-columns // e.lanes)
     start: ir.Value | int = 0
+    row = bias if bias is not None else ir.Constant(POINTER, None)
     heights = [tile.rows] + [height for height in (8, 4, 2, 1) if height < tile.rows]
     for height in heights:
         if isinstance(rows, int) and rows < height:
             continue
         function = _tile_function(lowering, product, Tile(height, vectors), right_stride, columns)
-        none = ir.Constant(POINTER, None)
 
         def run(index: ir.Value, _: list[ir.Value], function: ir.Function = function) -> None:
             here = e.at(left, e.b.mul(index, i64(product.inner * _FLOAT)))
             there = e.at(target, e.b.mul(index, i64(product.columns * _FLOAT)))
-            e.b.call(function, [here, right, bias if bias is not None else none, there])
+            e.b.call(function, [here, right, row, there])
 
         start, _ = e.loop(start, rows, height, run)
 
 
-def _tile_function(
-    lowering: Lowering, product: Product, tile: Tile, right_stride: int, columns: int
-) -> ir.Function:
+def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_stride: int, columns: int) -> ir.Function:
     """The function of one tile, shared by every product of the model that needs the same one."""
     name = (
         f"gemm_f32_{tile.rows}x{tile.vectors}x{lowering.emitter.lanes}_k{product.inner}_n{columns}"
@@ -254,9 +252,7 @@ def _multiply_by_dots(
             total: ir.Value = e.load(e.at(bias, column * _FLOAT), F32) if bias is not None else math.zero(1)
             if whole:
 
-                def step(
-                    position: ir.Value, carried: list[ir.Value], there: ir.Value = there
-                ) -> list[ir.Value]:
+                def step(position: ir.Value, carried: list[ir.Value], there: ir.Value = there) -> list[ir.Value]:
                     at = b.mul(position, i64(_FLOAT))
                     return [
                         e.fma(

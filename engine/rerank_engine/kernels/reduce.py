@@ -78,9 +78,7 @@ def reduce_middle(
     e.each(rows, row)
 
 
-def softmax_rows(
-    e: Emitter, *, source: ir.Value, target: ir.Value, rows: ir.Value | int, length: int
-) -> None:
+def softmax_rows(e: Emitter, *, source: ir.Value, target: ir.Value, rows: ir.Value | int, length: int) -> None:
     """Softmax over each row of (rows, length) float32; the largest element is taken away first."""
     b = e.b
 
@@ -94,9 +92,7 @@ def softmax_rows(
 
             def step(position: ir.Value, carried: list[ir.Value], width: int = width) -> list[ir.Value]:
                 at = b.mul(position, i64(_FLOAT))
-                grown = math.exponential(
-                    e, b.fsub(e.load(e.at(here, at), F32, width), e.splat(largest, width))
-                )
+                grown = math.exponential(e, b.fsub(e.load(e.at(here, at), F32, width), e.splat(largest, width)))
                 e.store(grown, e.at(there, at))
                 return [b.fadd(carried[0], grown)]
 
@@ -120,6 +116,4 @@ def _row_steps(length: int, lanes: int) -> list[tuple[int, int, int]]:
     """Cut a row into (start, stop, width): whole vectors as one range, then the pieces of the rest."""
     whole = length // lanes * lanes
     steps = [(0, whole, lanes)] if whole else []
-    return steps + [
-        (whole + start, whole + start + width, width) for start, width in pieces(length - whole, lanes)
-    ]
+    return steps + [(whole + start, whole + start + width, width) for start, width in pieces(length - whole, lanes)]

@@ -22,9 +22,7 @@ def _infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     if ids.dtype not in ("int32", "int64"):
         raise refuse(node, f"ids must be int32 or int64, not {ids.dtype}")
     if not table.shape or is_per_candidate(table.shape):
-        raise refuse(
-            node, f"the table must have a fixed first dimension, has shape {shape_text(table.shape)}"
-        )
+        raise refuse(node, f"the table must have a fixed first dimension, has shape {shape_text(table.shape)}")
     return [(table.dtype, ids.shape + table.shape[1:])]
 
 

@@ -30,9 +30,7 @@ def _infer_reshape(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape
     return [(value.dtype, shape)]
 
 
-def _reference_reshape(
-    inputs: Sequence[Array], _: Attributes, shapes: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_reshape(inputs: Sequence[Array], _: Attributes, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return [inputs[0].reshape(shapes[0])]
 
 
@@ -43,9 +41,7 @@ def _infer_transpose(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Sha
         raise refuse(node, f"perm {tuple(order)} does not fit shape {shape_text(value.shape)}")
     shape = tuple(value.shape[axis] for axis in order)
     if is_per_candidate(value.shape) and order[0] != 0:
-        raise refuse(
-            node, f"perm {tuple(order)} moves the candidate dimension, which must stay the first one"
-        )
+        raise refuse(node, f"perm {tuple(order)} moves the candidate dimension, which must stay the first one")
     return [(value.dtype, shape)]
 
 
@@ -73,10 +69,7 @@ def _infer_concat(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]
     total = 0
     for value in inputs:
         rest = value.shape[:axis] + value.shape[axis + 1 :]
-        if (
-            len(value.shape) != len(inputs[0].shape)
-            or rest != inputs[0].shape[:axis] + inputs[0].shape[axis + 1 :]
-        ):
+        if len(value.shape) != len(inputs[0].shape) or rest != inputs[0].shape[:axis] + inputs[0].shape[axis + 1 :]:
             raise refuse(node, f"inputs do not fit along axis {axis}: {', '.join(map(str, inputs))}")
         dim = value.shape[axis]
         if isinstance(dim, Dim):
@@ -85,9 +78,7 @@ def _infer_concat(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]
     return [(inputs[0].dtype, (*inputs[0].shape[:axis], total, *inputs[0].shape[axis + 1 :]))]
 
 
-def _reference_concat(
-    inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_concat(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
     return [np.concatenate(inputs, axis=attributes["axis"])]
 
 
@@ -127,9 +118,7 @@ def _infer_slice(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]
     return [(value.dtype, (*value.shape[:axis], stop - start, *value.shape[axis + 1 :]))]
 
 
-def _reference_slice(
-    inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_slice(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
     index = [slice(None)] * inputs[0].ndim
     index[attributes["axis"]] = slice(attributes["start"], attributes["stop"])
     return [np.asarray(inputs[0][tuple(index)], order="C")]

@@ -42,9 +42,7 @@ def _infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     return [("float32", shape)]
 
 
-def _reference(
-    inputs: Sequence[Array], attributes: Mapping[str, Any], _: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference(inputs: Sequence[Array], attributes: Mapping[str, Any], _: Sequence[tuple[int, ...]]) -> list[Array]:
     with np.errstate(all="ignore"):
         result = inputs[0] @ inputs[1]
         if len(inputs) == 3:
@@ -60,7 +58,7 @@ def _lower(lowering: Lowering, node: Node) -> None:
     from rerank_engine.kernels import gemm
 
     left, right = lowering.values[node.inputs[0]], lowering.values[node.inputs[1]]
-    inner, columns = int(right.shape[-2]), int(right.shape[-1])
+    inner, columns = elements_per_candidate(right.shape[-2:-1]), elements_per_candidate(right.shape[-1:])
     product = gemm.Product(
         inner=inner,
         columns=columns,

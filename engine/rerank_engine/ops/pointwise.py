@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank_engine.graph import DTYPES, Dim, Node, Shape, Value, shape_text
-from rerank_engine.ops.registry import Array, Operator, Pointwise, broadcast, register, refuse
+from rerank_engine.ops.registry import Array, Infer, Operator, Pointwise, broadcast, refuse, register
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -21,9 +21,7 @@ Attributes = Mapping[str, Any]
 _NUMBERS = ("float32", "int32", "int64")
 
 
-def _infer(
-    dtypes: Sequence[str], result: str | None = None, arity: int = 2
-) -> Callable[..., list[tuple[str, Shape]]]:
+def _infer(dtypes: Sequence[str], result: str | None = None, arity: int = 2) -> Callable[..., list[tuple[str, Shape]]]:
     def infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
         if len(inputs) != arity:
             raise refuse(node, f"takes {arity} inputs, has {len(inputs)}")
@@ -38,9 +36,7 @@ def _infer(
 
 
 def _reference(function: Callable[..., Any]) -> Callable[..., list[Array]]:
-    def reference(
-        inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]
-    ) -> list[Array]:
+    def reference(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
         with np.errstate(all="ignore"):
             return [np.asarray(function(*inputs, **attributes))]
 
@@ -162,17 +158,13 @@ def _copy(_: Emitter, args: Args, __: Attributes) -> ir.Value:
 
 def _infer_where(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     if len(inputs) != 3 or inputs[0].dtype != "bool" or inputs[1].dtype != inputs[2].dtype:
-        raise refuse(
-            node, f"takes a condition and two values of one dtype, has {', '.join(map(str, inputs))}"
-        )
+        raise refuse(node, f"takes a condition and two values of one dtype, has {', '.join(map(str, inputs))}")
     return [(inputs[1].dtype, broadcast(node, [value.shape for value in inputs]))]
 
 
 def _infer_cast(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     if node.attributes["to"] not in DTYPES:
-        raise refuse(
-            node, f"dtype {node.attributes['to']!r} is not supported; supported: {', '.join(DTYPES)}"
-        )
+        raise refuse(node, f"dtype {node.attributes['to']!r} is not supported; supported: {', '.join(DTYPES)}")
     return [(node.attributes["to"], inputs[0].shape)]
 
 
@@ -186,23 +178,19 @@ def _infer_expand(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]
     return [(inputs[0].dtype, shape)]
 
 
-def _reference_expand(
-    inputs: Sequence[Array], _: Attributes, shapes: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_expand(inputs: Sequence[Array], _: Attributes, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return [np.array(np.broadcast_to(inputs[0], shapes[0]))]
 
 
-def _reference_cast(
-    inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_cast(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
     if attributes["to"] == "float32" and inputs[0].dtype == np.float64:
         return [inputs[0]]
     with np.errstate(all="ignore"):
         return [inputs[0].astype(DTYPES[attributes["to"]])]
 
 
-def _divide(left: Array, right: Array) -> Array:
-    return left / right if left.dtype.kind == "f" else np.trunc(left / right).astype(left.dtype)
+def _positive(x: Array) -> Array:
+    return np.where(x < 0, x.dtype.type(0), x)
 
 
 def _float_sigmoid(x: Array) -> Array:
@@ -212,47 +200,36 @@ def _float_sigmoid(x: Array) -> Array:
 _FLOAT = ("float32",)
 _BOOL = ("bool",)
 
-for _name, _summary, _dtypes, _function, _emit in (
-    ("Add", "a + b", _NUMBERS, np.add, _arithmetic("fadd", "add")),
-    ("Sub", "a - b", _NUMBERS, np.subtract, _arithmetic("fsub", "sub")),
-    ("Mul", "a * b", _NUMBERS, np.multiply, _arithmetic("fmul", "mul")),
-    ("Div", "a / b, floats only", _FLOAT, _divide, _arithmetic("fdiv", "sdiv")),
-    ("Max", "the larger of two; NaN when either is NaN", _NUMBERS, np.maximum, _extreme("maximum", ">")),
-    ("Min", "the smaller of two; NaN when either is NaN", _NUMBERS, np.minimum, _extreme("minimum", "<")),
-):
-    register(Operator(_name, _summary, _infer(_dtypes), _reference(_function), pointwise=_emit))
 
-for _name, _summary, _symbol, _function in (
-    ("Equal", "a == b", "==", np.equal),
-    ("Greater", "a > b", ">", np.greater),
-    ("GreaterOrEqual", "a >= b", ">=", np.greater_equal),
-    ("Less", "a < b", "<", np.less),
-    ("LessOrEqual", "a <= b", "<=", np.less_equal),
-):
-    register(
-        Operator(
-            _name, _summary, _infer(_NUMBERS, "bool"), _reference(_function), pointwise=_comparison(_symbol)
-        )
-    )
+def _add(name: str, summary: str, infer: Infer, function: Callable[..., Any], emit: Pointwise) -> None:
+    register(Operator(name, summary, infer, _reference(function), pointwise=emit))
 
-for _name, _summary, _function, _emit in (
-    ("And", "a and b", np.logical_and, _arithmetic("and_", "and_")),
-    ("Or", "a or b", np.logical_or, _arithmetic("or_", "or_")),
-):
-    register(Operator(_name, _summary, _infer(_BOOL), _reference(_function), pointwise=_emit))
-register(Operator("Not", "not a", _infer(_BOOL, arity=1), _reference(np.logical_not), pointwise=_not))
 
-for _name, _summary, _dtypes, _function, _emit in (
-    ("Neg", "-x", _NUMBERS, np.negative, _negate),
-    ("Abs", "|x|", _FLOAT, np.abs, _math("absolute")),
-    ("Exp", "e to the x", _FLOAT, np.exp, _math("exponential")),
-    ("Sqrt", "square root", _FLOAT, np.sqrt, _math("square_root")),
-    ("Sigmoid", "1 / (1 + exp(-x))", _FLOAT, _float_sigmoid, _math("sigmoid")),
-    ("Tanh", "hyperbolic tangent", _FLOAT, np.tanh, _math("hyperbolic_tangent")),
-    ("Relu", "max(x, 0); NaN stays", _FLOAT, lambda x: np.where(x < 0, x.dtype.type(0), x), _relu),
-    ("Identity", "a copy", (*_NUMBERS, "bool"), lambda x: x, _copy),
-):
-    register(Operator(_name, _summary, _infer(_dtypes, arity=1), _reference(_function), pointwise=_emit))
+_add("Add", "a + b", _infer(_NUMBERS), np.add, _arithmetic("fadd", "add"))
+_add("Sub", "a - b", _infer(_NUMBERS), np.subtract, _arithmetic("fsub", "sub"))
+_add("Mul", "a * b", _infer(_NUMBERS), np.multiply, _arithmetic("fmul", "mul"))
+_add("Div", "a / b, floats only", _infer(_FLOAT), np.divide, _arithmetic("fdiv", "sdiv"))
+_add("Max", "the larger of two; NaN when either is NaN", _infer(_NUMBERS), np.maximum, _extreme("maximum", ">"))
+_add("Min", "the smaller of two; NaN when either is NaN", _infer(_NUMBERS), np.minimum, _extreme("minimum", "<"))
+
+_add("Equal", "a == b", _infer(_NUMBERS, "bool"), np.equal, _comparison("=="))
+_add("Greater", "a > b", _infer(_NUMBERS, "bool"), np.greater, _comparison(">"))
+_add("GreaterOrEqual", "a >= b", _infer(_NUMBERS, "bool"), np.greater_equal, _comparison(">="))
+_add("Less", "a < b", _infer(_NUMBERS, "bool"), np.less, _comparison("<"))
+_add("LessOrEqual", "a <= b", _infer(_NUMBERS, "bool"), np.less_equal, _comparison("<="))
+
+_add("And", "a and b", _infer(_BOOL), np.logical_and, _arithmetic("and_", "and_"))
+_add("Or", "a or b", _infer(_BOOL), np.logical_or, _arithmetic("or_", "or_"))
+_add("Not", "not a", _infer(_BOOL, arity=1), np.logical_not, _not)
+
+_add("Neg", "-x", _infer(_NUMBERS, arity=1), np.negative, _negate)
+_add("Abs", "|x|", _infer(_FLOAT, arity=1), np.abs, _math("absolute"))
+_add("Exp", "e to the x", _infer(_FLOAT, arity=1), np.exp, _math("exponential"))
+_add("Sqrt", "square root", _infer(_FLOAT, arity=1), np.sqrt, _math("square_root"))
+_add("Sigmoid", "1 / (1 + exp(-x))", _infer(_FLOAT, arity=1), _float_sigmoid, _math("sigmoid"))
+_add("Tanh", "hyperbolic tangent", _infer(_FLOAT, arity=1), np.tanh, _math("hyperbolic_tangent"))
+_add("Relu", "max(x, 0); NaN stays", _infer(_FLOAT, arity=1), _positive, _relu)
+_add("Identity", "a copy", _infer((*_NUMBERS, "bool"), arity=1), np.asarray, _copy)
 
 register(
     Operator(

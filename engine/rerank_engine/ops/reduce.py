@@ -73,9 +73,7 @@ def _infer_softmax(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape
     return [(value.dtype, value.shape)]
 
 
-def _reference_softmax(
-    inputs: Sequence[Array], _: Mapping[str, Any], __: Sequence[tuple[int, ...]]
-) -> list[Array]:
+def _reference_softmax(inputs: Sequence[Array], _: Mapping[str, Any], __: Sequence[tuple[int, ...]]) -> list[Array]:
     with np.errstate(all="ignore"):
         grown = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
         return [as_dtype(grown / grown.sum(axis=-1, keepdims=True), inputs[0])]
@@ -94,21 +92,14 @@ def _lower_softmax(lowering: Lowering, node: Node) -> None:
     )
 
 
-for _name, _summary, _function, _kind in (
-    ("ReduceSum", "sum over axes", np.sum, "sum"),
-    ("ReduceMean", "mean over axes", np.mean, "mean"),
-    ("ReduceMax", "largest over axes; NaN when any is NaN", np.max, "max"),
-):
-    register(
-        Operator(
-            _name,
-            _summary,
-            _infer_reduce,
-            _reference_reduce(_function),
-            attributes={"axes": None, "keepdims": 1},
-            lower=_lower_reduce(_kind),
-        )
-    )
+def _add(name: str, summary: str, function: Callable[..., Array], kind: str) -> None:
+    reference, attributes = _reference_reduce(function), {"axes": None, "keepdims": 1}
+    register(Operator(name, summary, _infer_reduce, reference, attributes, lower=_lower_reduce(kind)))
+
+
+_add("ReduceSum", "sum over axes", np.sum, "sum")
+_add("ReduceMean", "mean over axes", np.mean, "mean")
+_add("ReduceMax", "largest over axes; NaN when any is NaN", np.max, "max")
 register(
     Operator(
         "Softmax",

@@ -56,9 +56,5 @@ def _is_last_layer(graph: Graph, node: Node) -> bool:
     weight = graph.constants.get(node.inputs[1])
     shape = graph.values[node.inputs[0]].shape
     return (
-        weight is not None
-        and weight.ndim == 2
-        and weight.shape[1] == 1
-        and len(shape) == 2
-        and is_per_candidate(shape)
+        weight is not None and weight.ndim == 2 and weight.shape[1] == 1 and len(shape) == 2 and is_per_candidate(shape)
     )

@@ -31,7 +31,5 @@ def fold_constants(graph: Graph) -> Graph:
         (result,) = operator.reference(
             [constants[name] for name in node.inputs], attributes, [row_count(value.shape, 0)]
         )
-        constants[output] = np.ascontiguousarray(result, dtype=DTYPES[value.dtype]).reshape(
-            row_count(value.shape, 0)
-        )
+        constants[output] = np.ascontiguousarray(result, dtype=DTYPES[value.dtype]).reshape(row_count(value.shape, 0))
     return replace(graph, constants=constants, values=values, nodes=nodes)

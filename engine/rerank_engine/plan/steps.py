@@ -69,9 +69,7 @@ def group_steps(graph: Graph) -> list[Step]:
             _absorb(graph, node, members, producers, consumers, pinned)
             absorbed |= _fully_absorbed(members, consumers, node, pinned)
         ordered = tuple(member for member in graph.nodes if member.outputs[0] in members)
-        reads = tuple(
-            dict.fromkeys(name for member in ordered for name in member.inputs if name not in members)
-        )
+        reads = tuple(dict.fromkeys(name for member in ordered for name in member.inputs if name not in members))
         per_candidate = is_per_candidate(graph.values[node.outputs[0]].shape)
         steps.append(Step(ordered, reads, node.outputs[0], per_candidate))
     return steps[::-1]
@@ -98,9 +96,7 @@ def _absorb(
                     continue
                 own = graph.values[name].shape
                 same_work = (is_per_candidate(own), elements_per_candidate(own)) == work
-                private = name not in pinned and all(
-                    reader.outputs[0] in members for reader in consumers[name]
-                )
+                private = name not in pinned and all(reader.outputs[0] in members for reader in consumers[name])
                 if producer.op == "Expand" or (same_work and private):
                     members[name] = producer
                     grown = True

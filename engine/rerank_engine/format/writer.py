@@ -1,0 +1,221 @@
+"""A graph becomes a ``.rrm`` file: the same graph always the same bytes, and never half a file on the disk.
+
+Values are numbered inputs first, then as the nodes meet them in execution order, then the outputs, then the
+rest by name; attributes and metadata are sorted. So the bytes depend on what the graph says and not on the
+order in which its dictionaries were filled, and weights lie in the file in the order in which they are
+read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine.errors import GraphError, ModelFileError
+from rerank_engine.format.decoder import Extent, decode_graph
+from rerank_engine.format.encoder import encode_graph
+from rerank_engine.format.layout import (
+    HEADER_SIZE,
+    MAX_GRAPH_SIZE,
+    Source,
+    aligned,
+    layout,
+    pack_header,
+)
+from rerank_engine.graph import Graph
+
+
+class EncodedModel(NamedTuple):
+    """A model file in parts, so that large weights need not be copied together.
+
+    Attributes
+    ----------
+    content_hash
+        Hex SHA-256 of everything after the header.
+    parts
+        The file's bytes in order: the header, the graph, then padding and views of the constants.
+    """
+
+    content_hash: str
+    parts: tuple[bytes | memoryview, ...]
+
+
+def write_model(graph: Graph, path: str | os.PathLike[str]) -> str:
+    """Write ``graph`` to ``path``, all or nothing.
+
+    The bytes go to a new file in the same directory, reach the disk, and then take the place of ``path`` in
+    one step: a reader, or a crash, meets the old file or the new one.
+
+    Parameters
+    ----------
+    graph
+        It is verified first.
+    path
+        By convention ``*.rrm``. An existing file is replaced.
+
+    Returns
+    -------
+    str
+        The content hash, which identifies the model.
+
+    Raises
+    ------
+    GraphError
+        The graph breaks a rule, or holds something that the format cannot keep. Nothing is written.
+    ModelFileError
+        The file cannot be written; an existing one is unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from rerank_engine.format import read_model
+    >>> graph = Graph("one", outputs=["w"])
+    >>> _ = graph.add_constant("w", np.ones(3, np.float32))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     _ = write_model(graph, f"{directory}/one.rrm")
+    ...     read_model(f"{directory}/one.rrm").constants["w"].tolist()
+    [1.0, 1.0, 1.0]
+    """
+    encoded = encode_model(graph)
+    try:
+        target = Path(path)
+        _replace(target, encoded.parts)
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelFileError(
+            f"{path}: cannot write the model file: {error}; choose a writable path with "
+            f"{sum(map(len, encoded.parts))} bytes of space"
+        ) from error
+    return encoded.content_hash
+
+
+def model_bytes(graph: Graph) -> bytes:
+    r"""Return what :func:`write_model` would write.
+
+    Raises
+    ------
+    GraphError
+        The graph breaks a rule, or holds something that the format cannot keep.
+
+    Examples
+    --------
+    >>> graph = Graph("one", outputs=["w"])
+    >>> _ = graph.add_constant("w", np.ones(3, np.float32))
+    >>> model_bytes(graph)[:4]
+    b'\x89RRM'
+    """
+    return b"".join(encode_model(graph).parts)
+
+
+def encode_model(graph: Graph) -> EncodedModel:
+    """Verify and encode a graph.
+
+    Raises
+    ------
+    GraphError
+        The graph breaks a rule, or holds something that the format cannot keep.
+
+    Examples
+    --------
+    >>> graph = Graph("one", outputs=["w"])
+    >>> _ = graph.add_constant("w", np.ones(3, np.float32))
+    >>> len(encode_model(graph).content_hash)
+    64
+    """
+    graph.verify()
+    names = _numbered(graph)
+    arrays = {name: _plain_bytes(name, graph.constants[name]) for name in names if name in graph.constants}
+    extents = _placed(arrays)
+    weights_size = extents[-1].byte_offset + extents[-1].byte_size if extents else 0
+    section = encode_graph(graph, names, extents)
+    _check_readable(graph, section, weights_size)
+
+    header = layout(len(section), weights_size, bytes(32))
+    body: list[bytes | memoryview] = [section, bytes(header.weights_offset - HEADER_SIZE - len(section))]
+    end = 0
+    for extent in extents:
+        body += [bytes(extent.byte_offset - end), arrays[extent.name].data]
+        end = extent.byte_offset + extent.byte_size
+    digest = hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    header = layout(len(section), weights_size, digest.digest())
+    return EncodedModel(digest.hexdigest(), (pack_header(header), *body))
+
+
+def _numbered(graph: Graph) -> list[str]:
+    order = dict.fromkeys(graph.inputs)
+    for node in graph.nodes:
+        order.update(dict.fromkeys(node.inputs))
+        order.update(dict.fromkeys(node.outputs))
+    order.update(dict.fromkeys(graph.outputs))
+    for name in (*order, *graph.values):
+        if not isinstance(name, str):
+            raise GraphError(f"value name {name!r} is {type(name).__name__}, expected str")
+    order.update(dict.fromkeys(sorted(graph.values)))
+    return list(order)
+
+
+def _plain_bytes(name: str, array: NDArray[Any]) -> NDArray[np.uint8]:
+    """View a constant as bytes in row-major order; only other layouts are copied."""
+    data = np.asarray(array, order="C").ravel().view(np.uint8)
+    if array.dtype.kind == "b" and data.max(initial=0) > 1:
+        raise GraphError(f"bool constant {name!r} holds bytes other than 0 and 1; make it with astype(bool)")
+    return data
+
+
+def _placed(arrays: Mapping[str, NDArray[np.uint8]]) -> list[Extent]:
+    """Give each constant its place in WEIGHTS."""
+    extents, end = [], 0
+    for name, data in arrays.items():
+        extents.append(Extent(name, aligned(end), data.nbytes))
+        end = extents[-1].byte_offset + data.nbytes
+    return extents
+
+
+def _check_readable(graph: Graph, section: bytes, weights_size: int) -> None:
+    source = Source(f"graph {graph.name!r} cannot be stored", remedy="change the graph and save it again")
+    if len(section) > MAX_GRAPH_SIZE:
+        raise GraphError(
+            f"{source.name}: it needs {len(section)} bytes without its constants, at most {MAX_GRAPH_SIZE} "
+            "are allowed; keep large attributes and metadata as constants"
+        )
+    try:
+        decode_graph(section, weights_size, source)
+    except ModelFileError as error:
+        raise GraphError(str(error)) from None
+
+
+def _replace(target: Path, parts: Sequence[bytes | memoryview]) -> None:
+    temporary = target.parent / f".{secrets.token_hex(8)}.rrm.tmp"
+    with _removed_on_failure(temporary):
+        # Not tempfile: the model must get the permissions of an ordinary new file, not the owner's alone.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    if os.name == "posix":
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,133 @@
+"""Embedding similarity between candidates and the entries of a sequence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rerank_features.compiler import LAST_OF, MAX_OF, OPTIONS
+
+Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+
+@njit(**OPTIONS)
+def store_inverse_norms(embeddings: Singles, has_embedding: Ints, inverse_norms: Floats, rows: Rows) -> None:
+    """1 / Euclidean length of each row's embedding, 0 for a zero or missing one."""
+    for i in range(rows.size):
+        row = rows[i]
+        square = 0.0
+        for e in range(embeddings.shape[1]):
+            square += np.float64(embeddings[row, e]) ** 2
+        inverse_norms[row] = 1.0 / math.sqrt(square) if has_embedding[row] and square > 0.0 else 0.0
+
+
+@njit(**OPTIONS)
+def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats) -> None:
+    """Dot products with one vector: four partial sums, so that they overlap, in an order fixed by the code."""
+    dim = query.size
+    whole = dim - dim % 4
+    for n in range(rows.size):
+        row = rows[n]
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for e in range(0, whole, 4):
+            a += query[e] * embeddings[row, e]
+            b += query[e + 1] * embeddings[row, e + 1]
+            c += query[e + 2] * embeddings[row, e + 2]
+            d += query[e + 3] * embeddings[row, e + 3]
+        for e in range(whole, dim):
+            a += query[e] * embeddings[row, e]
+        column[n] = (a + b) + (c + d)
+
+
+@njit(**OPTIONS)
+def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, column: Floats) -> None:
+    """Maximum over the entries. The inner loop runs over entries, so it vectorises without reordering a sum."""
+    count, dim = chosen.size, embeddings.shape[1]
+    turned = np.empty((dim, count), np.float32)
+    for t in range(count):
+        for e in range(dim):
+            turned[e, t] = embeddings[chosen[t], e]
+    products = np.empty(count, np.float32)
+    whole = dim - dim % 4
+    for n in range(rows.size):
+        vector = embeddings[rows[n]]
+        products[:] = np.float32(0.0)
+        for e in range(0, whole, 4):
+            a, b, c, d = vector[e], vector[e + 1], vector[e + 2], vector[e + 3]
+            first, second, third, fourth = turned[e], turned[e + 1], turned[e + 2], turned[e + 3]
+            for t in range(count):
+                products[t] += (a * first[t] + b * second[t]) + (c * third[t] + d * fourth[t])
+        for e in range(whole, dim):
+            a, first = vector[e], turned[e]
+            for t in range(count):
+                products[t] += a * first[t]
+        best = products[0] * weights[0]
+        for t in range(1, count):
+            product = products[t] * weights[t]
+            if product > best:
+                best = product
+        column[n] = best
+
+
+@njit(**OPTIONS)
+def similarity(
+    rows: Rows,
+    sequence_rows: Ints,
+    sequence_values: Floats,
+    has_embedding: Ints,
+    inverse_norms: Floats,
+    embeddings: Singles,
+    reduce: int,
+    cosine: bool,
+    weighted: bool,
+    column: Floats,
+) -> None:
+    """Write one value per candidate; entries and candidates without an embedding give 0.
+
+    Because the dot product is linear, the mean over the entries is one product with the entries' mean.
+
+    Parameters
+    ----------
+    sequence_rows, sequence_values
+        The entries, newest first: item row (-1 for unknown) and event value.
+    """
+    chosen = np.empty(sequence_rows.size, np.int64)
+    weights = np.empty(sequence_rows.size, np.float64)
+    count = 0
+    for t in range(sequence_rows.size):
+        row = sequence_rows[t]
+        if row >= 0 and has_embedding[row] != 0:
+            chosen[count] = row
+            weights[count] = sequence_values[t] if weighted else 1.0
+            count += 1
+            if reduce == LAST_OF:
+                break
+    column[:] = 0.0
+    if count == 0:
+        return
+    total = 0.0
+    for t in range(count):
+        total += abs(weights[t])
+        if cosine:
+            weights[t] *= inverse_norms[chosen[t]]
+    if reduce == MAX_OF:
+        _largest(rows, chosen[:count], weights[:count], embeddings, column)
+    elif total > 0.0:
+        query = np.zeros(embeddings.shape[1], np.float64)
+        for t in range(count):
+            for e in range(query.size):
+                query[e] += weights[t] * embeddings[chosen[t], e]
+        if reduce != LAST_OF:
+            query /= total
+        _against_one(rows, query, embeddings, column)
+    for n in range(rows.size):
+        if has_embedding[rows[n]] == 0:
+            column[n] = 0.0
+        elif cosine:
+            column[n] *= inverse_norms[rows[n]]

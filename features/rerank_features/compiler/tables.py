@@ -1,0 +1,222 @@
+"""Building blocks of the state: open-addressing hash table, least-recently-used list, pool of counter blocks.
+
+A table holds row numbers plus one, 0 for a free place; the rows are records whose column 0 is a well-mixed
+64-bit hash. Probing is linear, and a removal moves later records back, so there are no tombstones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rerank_features.compiler import (
+    FIRST_SLOT,
+    ITEM_KEY,
+    ITEM_NEWER,
+    ITEM_OLDER,
+    META_FREE_BLOCKS,
+    META_FREE_SLOT,
+    META_FREE_SLOTS,
+    META_NEWEST_ROW,
+    META_OLDEST_ROW,
+    META_POOL,
+    META_SLOTS,
+    OPTIONS,
+    SLOT_HASH,
+    SLOT_KEY,
+    SLOT_NEXT,
+    SLOT_TICK,
+    SLOT_USER,
+    SLOT_VALUE,
+)
+
+Ints = NDArray[np.int64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
+
+
+@njit(**OPTIONS)
+def slot_hash(user: int, key: int, value: int) -> Any:
+    """Mix the three parts of a slot's identity with the finaliser of SplitMix64 (Steele et al., 2014)."""
+    mixed = np.uint64(value) ^ (np.uint64(user) * _GOLDEN + np.uint64(key) * _FIRST)
+    mixed = (mixed ^ (mixed >> _30)) * _FIRST
+    mixed = (mixed ^ (mixed >> _27)) * _SECOND
+    return np.int64(mixed ^ (mixed >> _31))
+
+
+@njit(**OPTIONS)
+def insert_record(table: Ints, records: Ints, record: int) -> None:
+    """Enter a record that the table does not hold yet."""
+    mask = table.size - 1
+    place = records[record, 0] & mask
+    while table[place] != 0:
+        place = (place + 1) & mask
+    table[place] = record + 1
+
+
+@njit(**OPTIONS)
+def remove_record(table: Ints, records: Ints, record: int) -> None:
+    """Take a record out and close the gap it leaves (Knuth, vol. 3, algorithm 6.4 R)."""
+    mask = table.size - 1
+    hole = records[record, 0] & mask
+    while table[hole] != record + 1:
+        hole = (hole + 1) & mask
+    place = hole
+    while True:
+        place = (place + 1) & mask
+        other = table[place] - 1
+        if other < 0:
+            break
+        home = records[other, 0] & mask
+        if ((place - home) & mask) >= ((place - hole) & mask):
+            table[hole] = other + 1
+            hole = place
+    table[hole] = 0
+
+
+@njit(**OPTIONS)
+def fill_slot_table(table: Ints, slots: Ints, count: int) -> None:
+    """Enter every live slot into an empty table."""
+    for slot in range(count):
+        if slots[slot, SLOT_USER] >= 0:
+            insert_record(table, slots, slot)
+
+
+@njit(**OPTIONS)
+def fill_item_table(table: Ints, items: Ints, count: int) -> None:
+    """Enter the first ``count`` items into an empty table."""
+    for row in range(count):
+        insert_record(table, items, row)
+
+
+@njit(**OPTIONS)
+def find_slot(table: Ints, slots: Ints, user: int, key: int, value: int) -> int:
+    """Slot of a user's key value, or -1."""
+    mask = table.size - 1
+    place = slot_hash(user, key, value) & mask
+    while True:
+        slot = table[place] - 1
+        if slot < 0:
+            return -1
+        if slots[slot, SLOT_VALUE] == value and slots[slot, SLOT_USER] == user and slots[slot, SLOT_KEY] == key:
+            return slot
+        place = (place + 1) & mask
+
+
+@njit(**OPTIONS)
+def find_item(table: Ints, items: Ints, item_key: int) -> int:
+    """Row of the item with this hashed id, or -1."""
+    mask = table.size - 1
+    place = item_key & mask
+    while True:
+        row = table[place] - 1
+        if row < 0 or items[row, ITEM_KEY] == item_key:
+            return row
+        place = (place + 1) & mask
+
+
+@njit(**OPTIONS)
+def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: int, value: int) -> int:
+    """Add a slot and link it to its user; there must be room."""
+    slot = meta[META_FREE_SLOT]
+    if slot >= 0:
+        meta[META_FREE_SLOT] = slots[slot, SLOT_NEXT]
+        meta[META_FREE_SLOTS] -= 1
+    else:
+        slot = meta[META_SLOTS]
+        meta[META_SLOTS] += 1
+    slots[slot, SLOT_HASH] = slot_hash(user, key, value)
+    slots[slot, SLOT_USER] = user
+    slots[slot, SLOT_KEY] = key
+    slots[slot, SLOT_VALUE] = value
+    slots[slot, SLOT_NEXT] = users[user, FIRST_SLOT]
+    slots[slot, SLOT_TICK:] = -1  # no request, no place, no block, no time
+    users[user, FIRST_SLOT] = slot
+    insert_record(table, slots, slot)
+    return slot
+
+
+@njit(**OPTIONS)
+def new_block(pool: Ints, meta: Ints, counter: int, size: int) -> int:
+    """Take a zeroed block of the pool; there must be room."""
+    block = meta[META_FREE_BLOCKS + counter]
+    if block >= 0:
+        meta[META_FREE_BLOCKS + counter] = pool[block]
+        pool[block] = 0
+    else:
+        block = meta[META_POOL]
+        meta[META_POOL] += size
+    return block
+
+
+@njit(**OPTIONS)
+def free_block(pool: Ints, meta: Ints, counter: int, size: int, block: int) -> None:
+    """Wipe a block and keep it for the next slot of the same counter."""
+    pool[block : block + size] = 0
+    pool[block] = meta[META_FREE_BLOCKS + counter]
+    meta[META_FREE_BLOCKS + counter] = block
+
+
+@njit(**OPTIONS)
+def link_newest(items: Ints, meta: Ints, row: int) -> None:
+    """Put a row that is in no list at the recently used end."""
+    newest = meta[META_NEWEST_ROW]
+    items[row, ITEM_NEWER] = -1
+    items[row, ITEM_OLDER] = newest
+    if newest >= 0:
+        items[newest, ITEM_NEWER] = row
+    else:
+        meta[META_OLDEST_ROW] = row
+    meta[META_NEWEST_ROW] = row
+
+
+@njit(**OPTIONS)
+def unlink(items: Ints, meta: Ints, row: int) -> None:
+    """Take a row out of the list."""
+    newer, older = items[row, ITEM_NEWER], items[row, ITEM_OLDER]
+    if newer >= 0:
+        items[newer, ITEM_OLDER] = older
+    else:
+        meta[META_NEWEST_ROW] = older
+    if older >= 0:
+        items[older, ITEM_NEWER] = newer
+    else:
+        meta[META_OLDEST_ROW] = newer
+
+
+@njit(**OPTIONS)
+def touch(items: Ints, meta: Ints, row: int) -> None:
+    """Mark a row as used just now."""
+    if meta[META_NEWEST_ROW] != row:
+        unlink(items, meta, row)
+        link_newest(items, meta, row)
+
+
+@njit(**OPTIONS)
+def touch_rows(items: Ints, meta: Ints, rows: NDArray[np.int32]) -> None:
+    """Mark rows as used, the last of them most recently."""
+    for i in range(rows.size):
+        touch(items, meta, rows[i])
+
+
+@njit(**OPTIONS)
+def evict_oldest(items: Ints, meta: Ints, item_table: Ints) -> int:
+    """Take the least recently used item out of list and table; return its row, now free."""
+    row = meta[META_OLDEST_ROW]
+    unlink(items, meta, row)
+    remove_record(item_table, items, row)
+    return row
+
+
+@njit(**OPTIONS)
+def add_row(items: Ints, meta: Ints, item_table: Ints, row: int, item_key: int) -> None:
+    """Enter a free row under its hashed id, most recently used."""
+    items[row, ITEM_KEY] = item_key
+    insert_record(item_table, items, row)
+    link_newest(items, meta, row)

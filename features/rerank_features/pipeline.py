@@ -1,0 +1,373 @@
+"""Events in, arrays out: the state of a spec and the compiled functions over it.
+
+>>> from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
+>>> spec = FeatureSpec.from_toml('''
+... name = "feed"
+... [[dense]]
+... kind = "count"
+... name = "clicks_1h"
+... key = "item"
+... kinds = ["click"]
+... window = 3600
+... [[dense]]
+... kind = "server_rank"
+... name = "rank"
+... ''')
+>>> pipeline = FeaturePipeline(spec)
+>>> pipeline.update(Event(user="u", item="b", kind="click", time_ms=1_000))
+True
+>>> batch = pipeline.emit(Request(user="u", time_ms=2_000, candidates=[Item(id="a"), Item(id="b")]))
+>>> batch.arrays["dense"].tolist()
+[[0.0, 0.0], [1.0, 1.0]]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rerank_engine.errors import EventError
+
+from rerank_features import compiler as code
+from rerank_features.compiler import emission, kernels, tables
+from rerank_features.compiler.program import compile_spec
+from rerank_features.events import Event, Item, Request
+from rerank_features.hashing import hash64, signed64
+from rerank_features.spec import FeatureSpec
+from rerank_features.state import FlatState, distinct_items, item_key
+
+_NO_SCORES = np.empty(0, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureBatch:
+    """The arrays of one request.
+
+    Attributes
+    ----------
+    n
+        Number of candidates.
+    arrays
+        By name, with the shapes of :meth:`FeaturePipeline.array_shapes`: fresh, C-contiguous, the caller's own.
+    time_ms
+        The moment that the features describe: the request's time or the user's newest event, whichever is later.
+    clock_skew_ms
+        How far the user's newest event lies after the request, else 0. Above 0 a clock has gone backwards.
+
+    Examples
+    --------
+    >>> FeatureBatch(n=0, arrays={}, time_ms=5, clock_skew_ms=0).time_ms
+    5
+    """
+
+    n: int
+    arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]]
+    time_ms: int
+    clock_skew_ms: int
+
+
+class FeaturePipeline:
+    """Computes the features of a spec from a stream of events.
+
+    The features do not depend, bit for bit, on the order in which a user's events arrive, as long as every item is
+    remembered before its events and nobody is evicted. One thing is bounded: 16 separate sessions are kept for a
+    user, so for ``session`` windows this holds while the events that have arrived form at most 16 sessions at
+    any moment; an event that is older than the 16 newest then counts in no session. Events in the order of
+    time always count exactly.
+
+    There are no locks inside: one thread at a time may use a pipeline. The compiled functions release the GIL.
+
+    Parameters
+    ----------
+    spec
+        What to compute.
+
+    Examples
+    --------
+    >>> from rerank_features.spec import Count
+    >>> spec = FeatureSpec(name="feed", dense=[Count(name="clicks", key="user", kinds=["click"], window="ever")])
+    >>> pipeline = FeaturePipeline(spec)
+    >>> pipeline.dense_columns, pipeline.array_shapes()
+    (('clicks',), {'dense': ('N', 1)})
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._spec = spec
+        self._program = compile_spec(spec)
+        self._state = FlatState(spec, self._program)
+        self._kinds = self._program.kinds
+        self._other_kind = len(self._kinds)
+        self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
+        self._embedding_dim = spec.items.embedding_dim
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """What is computed."""
+        return self._spec
+
+    @property
+    def dense_columns(self) -> tuple[str, ...]:
+        """Names of the columns of ``dense``."""
+        return tuple(feature.name for feature in self._spec.dense)
+
+    def array_shapes(self) -> dict[str, tuple[str | int, ...]]:
+        """Shape of every array that :meth:`emit` returns; "N" is the number of candidates.
+
+        Examples
+        --------
+        >>> from rerank_features.spec import SequenceFeature
+        >>> clicks = SequenceFeature(name="clicks", kinds=["click"], length=5, dense=True)
+        >>> FeaturePipeline(FeatureSpec(name="feed", sequences=[clicks])).array_shapes()
+        {'clicks_dense': (5, 2), 'clicks_mask': (5,)}
+        """
+        shapes: dict[str, tuple[str | int, ...]] = {}
+        if self._spec.dense:
+            shapes["dense"] = ("N", len(self._spec.dense))
+        if self._spec.ids:
+            shapes["ids"] = ("N", self._program.id_width)
+        if self._spec.embedding:
+            shapes["embedding"] = ("N", self._embedding_dim)
+        for segment in self._program.segments:
+            shapes[segment.name] = segment.shape
+        return shapes
+
+    def groups(self) -> dict[str, list[int]]:
+        """Columns of ``dense`` by the label under which they are reported.
+
+        Examples
+        --------
+        >>> from rerank_features.spec import ServerRank, ServerScore
+        >>> columns = [ServerScore(name="score", group="server"), ServerRank(name="rank", group="server")]
+        >>> FeaturePipeline(FeatureSpec(name="feed", dense=columns)).groups()
+        {'server': [0, 1]}
+        """
+        groups: dict[str, list[int]] = {}
+        for column, feature in enumerate(self._spec.dense):
+            groups.setdefault(feature.label, []).append(column)
+        return groups
+
+    def remember(self, items: Iterable[Item]) -> NDArray[np.int32]:
+        """Store the declared fields of items; where an item is known, its fields are replaced if they differ.
+
+        Of two different items with one id the later counts. The least recently used items are pushed out when
+        there are more than ``max_items``.
+
+        Parameters
+        ----------
+        items
+            Any number of items.
+
+        Returns
+        -------
+        ndarray
+            (N,) int32, the row of each item.
+
+        Raises
+        ------
+        EventError
+            An embedding has the wrong length. Nothing is stored then.
+        InputError
+            Something is no Item, or there are more different items than ``max_items``. Nothing is stored then.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).remember([Item(id="a"), Item(id="b")]).tolist()
+        [0, 1]
+        """
+        rows = self._state.rows_of(distinct_items(items))
+        tables.touch_rows(self._state.items, self._state.meta, rows)
+        return rows.copy()
+
+    def update(self, event: Event) -> bool:
+        """Fold one event into the state, in constant time.
+
+        An event of an item that was never remembered counts under its user and its id; the item's fields are
+        missing then. A late event counts at its own time. Delivering an event twice counts it twice.
+
+        Parameters
+        ----------
+        event
+            What happened.
+
+        Returns
+        -------
+        bool
+            False when no feature uses the kind, so that nothing has changed. With a session window every kind
+            matters, because it keeps the session alive.
+
+        Examples
+        --------
+        >>> pipeline = FeaturePipeline(FeatureSpec(name="feed"))
+        >>> pipeline.update(Event(user="u", item="a", kind="click", time_ms=0))
+        False
+        """
+        program, state = self._program, self._state
+        kind = self._kinds.get(event.kind, -1)
+        if kind < 0:
+            if program.gap_ms < 0:
+                return False
+            kind = self._other_kind
+        user = state.user_row(event.user)
+        item = event.item
+        row = state.item_rows.get(item, -1)
+        key = 0 if row >= 0 else item_key(item)
+        value = event.value
+        while not kernels.update(
+            user,
+            kind,
+            row,
+            key,
+            event.time_ms,
+            0.0 if value is None else value,
+            program.gap_ms,
+            program.limits,
+            program.keys,
+            program.counters,
+            program.counter_kinds,
+            program.windows,
+            program.sequences,
+            program.sequence_kinds,
+            state.users,
+            state.slots,
+            state.table,
+            state.pool,
+            state.meta,
+            state.entries,
+            state.values,
+            state.items,
+        ):
+            state.grow_counters()
+        return True
+
+    def emit(self, request: Request) -> FeatureBatch:
+        """Remember the candidates and compute every array for them.
+
+        Parameters
+        ----------
+        request
+            The list; its candidates may be empty.
+
+        Returns
+        -------
+        FeatureBatch
+            The arrays. A request changes no count, so that asking twice gives the same arrays.
+
+        Raises
+        ------
+        EventError
+            A declared context number is a word, or an embedding has the wrong length.
+        InputError
+            There are more different candidates than ``max_items``.
+
+        Examples
+        --------
+        >>> from rerank_features.spec import IdFeature
+        >>> pipeline = FeaturePipeline(FeatureSpec(name="feed", ids=[IdFeature(name="id", field="item", buckets=100)]))
+        >>> batch = pipeline.emit(Request(user="u", time_ms=0, candidates=[Item(id="a"), Item(id="b")]))
+        >>> batch.arrays["ids"].shape, batch.arrays["ids"].dtype.name
+        ((2, 1), 'int32')
+        """
+        program, state = self._program, self._state
+        numbers, words = self._context(request)
+        rows = state.rows_of(request.candidates)
+        count = rows.size
+        user = state.known_user_row(request.user)
+        newest = int(state.users[user, code.NEWEST]) if user >= 0 else -1
+        now_ms = max(request.time_ms, newest)
+        scores = _NO_SCORES
+        if self._reads_scores and request.scores is not None:
+            scores = np.array(request.scores, np.float64)
+        dense = np.empty((count, program.features.shape[0]), np.float32)
+        ids = np.empty((count, program.id_width), np.int32)
+        embedding = np.empty((count if self._spec.embedding else 0, self._embedding_dim), np.float32)
+        integers = np.zeros(program.buffer_sizes[0], np.int32)
+        singles = np.zeros(program.buffer_sizes[1], np.float32)
+        emission.emit(
+            rows,
+            user,
+            now_ms,
+            program.gap_ms,
+            program.slot_columns,
+            scores,
+            numbers,
+            words,
+            program.keys,
+            program.windows,
+            program.features,
+            program.feature_numbers,
+            program.ids,
+            program.sequences,
+            program.sequence_ids,
+            state.users,
+            state.slots,
+            state.table,
+            state.pool,
+            state.meta,
+            state.entries,
+            state.values,
+            state.items,
+            state.item_table,
+            state.item_numbers,
+            state.embeddings,
+            dense,
+            ids,
+            embedding,
+            singles,
+            integers,
+        )
+        arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]] = {}
+        if self._spec.dense:
+            arrays["dense"] = dense
+        if self._spec.ids:
+            arrays["ids"] = ids
+        if self._spec.embedding:
+            arrays["embedding"] = embedding
+        for segment in program.segments:
+            buffer: NDArray[np.int32] | NDArray[np.float32] = integers if segment.integer else singles
+            arrays[segment.name] = buffer[segment.start : segment.stop].reshape(segment.shape)
+        return FeatureBatch(count, arrays, now_ms, now_ms - request.time_ms)
+
+    def forget(self, user: str) -> None:
+        """Remove every trace of a user from the state; the memory is overwritten. Unknown users are no error.
+
+        Remembered items stay: they came from the server with a list, and say nothing of who did what.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).forget("u")
+        """
+        self._state.forget(user)
+
+    def reset(self) -> None:
+        """Forget all users and all items.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).reset()
+        """
+        self._state.reset()
+
+    def _context(self, request: Request) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Declared numbers, NaN for missing, and hashed words, 0 for missing."""
+        fields = self._spec.context
+        numbers = np.full(len(fields.numeric), np.nan)
+        words = np.zeros(len(fields.categorical), np.int64)
+        for i, name in enumerate(fields.numeric):
+            value = request.context.get(name)
+            if isinstance(value, str):
+                raise EventError(
+                    f"request.context[{name!r}]: expected a number, as the spec {self._spec.name!r} declares it under "
+                    f"context.numeric, got {value!r}; send a number, or declare it under context.categorical"
+                )
+            if value is not None:
+                # an int may be larger than any float
+                numbers[i] = max(-code.MAX_FLOAT32, min(value, code.MAX_FLOAT32))
+        for i, name in enumerate(fields.categorical):
+            value = request.context.get(name)
+            if value is not None:
+                # numbers and booleans count as their JSON text, the same in every language
+                words[i] = signed64(hash64(name, value if isinstance(value, str) else json.dumps(value)))
+        return numbers, words

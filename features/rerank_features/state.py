@@ -1,0 +1,327 @@
+"""The state of a pipeline: flat arrays, the names behind their rows, growth and eviction.
+
+Items and users are remembered up to the spec's limits; the least recently used go first. All counters live in
+one table of slots, one for each (user, key, value), whose windows are blocks of one pool; a user's slots form a
+list, so that forgetting a user frees and overwrites exactly what is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rerank_engine.errors import EventError, InputError
+
+from rerank_features import compiler as code
+from rerank_features.compiler import kernels, tables
+from rerank_features.compiler.program import Program
+from rerank_features.compiler.similarity import store_inverse_norms
+from rerank_features.events import Item
+from rerank_features.hashing import ITEM_FIELD, hash64, signed64
+from rerank_features.spec import FeatureSpec
+
+_Number = TypeVar("_Number", np.int64, np.float64, np.float32)
+
+_FIRST_USERS = 4
+_FIRST_ITEMS = 128
+_FIRST_SLOTS = 64
+_FIRST_CELLS = 1024
+_CACHED_WORDS = 65_536
+
+
+class FlatState:
+    """Arrays and names of one pipeline; :mod:`rerank_features.compiler` says what the columns mean.
+
+    Parameters
+    ----------
+    spec, program
+        The spec and what it compiles to.
+
+    Examples
+    --------
+    >>> from rerank_features.compiler.program import compile_spec
+    >>> spec = FeatureSpec(name="feed")
+    >>> state = FlatState(spec, compile_spec(spec))
+    >>> state.rows_of([Item(id="a"), Item(id="b"), Item(id="a")]).tolist()
+    [0, 1, 0]
+    """
+
+    def __init__(self, spec: FeatureSpec, program: Program) -> None:
+        self.spec = spec
+        self.program = program
+        self._words: dict[tuple[str, str], int] = {}
+        self._categorical = [(field, program.item_columns[field][0]) for field in spec.items.categorical]
+        self._multi = [(field, *program.item_columns[field]) for field in spec.items.multi_categorical]
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the empty state."""
+        spec, program = self.spec, self.program
+        user_count, item_count = min(_FIRST_USERS, spec.max_users), min(_FIRST_ITEMS, spec.max_items)
+        counters = program.counters.shape[0]
+        self.user_rows: dict[str, int] = {}  # in the order of use, the least recent first
+        self.user_count = 0
+        self._free_users: list[int] = []
+        self.users = _new_users(user_count, code.USER_SEQUENCES + 2 * program.sequences.shape[0])
+        self.entries = np.zeros((user_count, 2 * program.entry_count), np.int64)
+        self.values = np.zeros((user_count, program.entry_count), np.float64)
+        self.slots = np.full((max(_FIRST_SLOTS, 2 * int(program.limits[0])), program.slot_width), -1, np.int64)
+        self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
+        self.pool = np.zeros(max(_FIRST_CELLS, 2 * int(program.limits[1])), np.int64)
+        self.meta = np.full(code.META_FREE_BLOCKS + counters, -1, np.int64)
+        self.meta[[code.META_SLOTS, code.META_FREE_SLOTS, code.META_POOL, code.META_TICK]] = 0
+        self.item_rows: dict[str, int] = {}
+        self._item_at: list[Item] = []
+        self._row_of_object: dict[int, int] = {}
+        self._last: tuple[Sequence[Item], NDArray[np.int32]] | None = None
+        self.items = np.zeros((item_count, program.item_width), np.int64)
+        self.item_table = np.zeros(_table_size(item_count), np.int64)
+        self.item_numbers = np.zeros((item_count, code.ITEM_NUMERIC + len(spec.items.numeric)), np.float64)
+        self.embeddings = np.zeros((item_count, spec.items.embedding_dim), np.float32)
+
+    # ---- users
+
+    def user_row(self, user: str) -> int:
+        """Row of a user, who becomes the most recently used; a new one may push out the least recently used."""
+        row = self.user_rows.pop(user, -1)
+        if row < 0:
+            if len(self.user_rows) >= self.spec.max_users:
+                self.forget(next(iter(self.user_rows)))
+            if self._free_users:
+                row = self._free_users.pop()
+            else:
+                row = self.user_count
+                if row == self.users.shape[0]:
+                    self._grow_users()
+                self.user_count += 1
+        self.user_rows[user] = row
+        return row
+
+    def known_user_row(self, user: str) -> int:
+        """Row of a user, who becomes the most recently used, or -1 for one without a row."""
+        row = self.user_rows.pop(user, -1)
+        if row >= 0:
+            self.user_rows[user] = row
+        return row
+
+    def forget(self, user: str) -> None:
+        """Free and overwrite everything that belongs to a user."""
+        row = self.user_rows.pop(user, -1)
+        if row < 0:
+            return
+        kernels.forget_user(
+            row,
+            self.program.keys,
+            self.program.counters,
+            self.users,
+            self.slots,
+            self.table,
+            self.pool,
+            self.meta,
+            self.entries,
+            self.values,
+        )
+        self._free_users.append(row)
+
+    def _grow_users(self) -> None:
+        old = self.users.shape[0]
+        new = min(2 * old, self.spec.max_users)
+        users = _new_users(new, self.users.shape[1])
+        users[:old] = self.users
+        self.users = users
+        self.entries = _longer(self.entries, new)
+        self.values = _longer(self.values, new)
+
+    def grow_counters(self) -> None:
+        """Double whichever of slots and pool has no room for one more event."""
+        slots, cells = self.program.limits
+        used = int(self.meta[code.META_SLOTS])
+        if self.slots.shape[0] - used + self.meta[code.META_FREE_SLOTS] < slots:
+            self.slots = _longer(self.slots, 2 * self.slots.shape[0], fill=-1)
+            self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
+            tables.fill_slot_table(self.table, self.slots, used)
+        if self.pool.size - self.meta[code.META_POOL] < cells:
+            self.pool = _longer(self.pool, 2 * self.pool.size)
+
+    # ---- items
+
+    def rows_of(self, items: Sequence[Item]) -> NDArray[np.int32]:
+        """(N,) int32 rows of items, whose fields are stored where they are new or have changed.
+
+        The same Item object is recognised by identity; the state keeps it alive, so its identity is not reused.
+
+        Raises
+        ------
+        EventError
+            An item's embedding has the wrong length. Nothing is stored then.
+        InputError
+            There are more different items than the spec remembers. Nothing is stored then.
+        """
+        if self._last is not None and self._last[0] is items:
+            return self._last[1]
+        found = list(map(self._row_of_object.get, map(id, items)))
+        if None in found:
+            self._remember([item for item, row in zip(items, found, strict=True) if row is None], found)
+            found = [self.item_rows[item.id] for item in items]
+        rows = np.array(found, np.int32)
+        if isinstance(items, tuple):  # a list might have other content the next time
+            self._last = items, rows
+        return rows
+
+    def _remember(self, items: list[Item], known: Sequence[int | None]) -> None:
+        """Store items that are not recognised by identity; ``known`` are the rows that must not be evicted."""
+        changed: dict[str, tuple[Item, list[int], list[float], Sequence[float]]] = {}
+        kept = {row for row in known if row is not None}
+        same: list[tuple[int, Item]] = []
+        for item in items:
+            row = self.item_rows.get(item.id)
+            if row is not None:
+                kept.add(row)
+                if item.id not in changed and _equal(self._item_at[row], item):
+                    same.append((row, item))
+                    continue
+            changed[item.id] = (item, *self._parse(item))
+        new = [name for name in changed if name not in self.item_rows]
+        if len(kept) + len(new) > self.spec.max_items:
+            raise InputError(
+                f"{len(kept) + len(new)} different items at once, but the spec {self.spec.name!r} remembers "
+                f"max_items = {self.spec.max_items}; raise max_items or send fewer candidates"
+            )
+        self._last = None
+        tables.touch_rows(self.items, self.meta, np.array(sorted(kept), np.int32))
+        for row, item in same:
+            self._identify(row, item)
+        if changed:
+            self._grow_items(len(self._item_at) + len(new))
+            for name in new:
+                self._add_row(name, changed[name][0])
+            rows = np.array([self.item_rows[name] for name in changed], np.int32)
+            for row, (item, *_) in zip(rows.tolist(), changed.values(), strict=True):
+                self._identify(row, item)
+            self._store(rows, [part[1:] for part in changed.values()])
+
+    def _parse(self, item: Item) -> tuple[list[int], list[float], Sequence[float]]:
+        """Hashed words by column, numbers by column, embedding or nothing."""
+        items, embedding = self.spec.items, item.embedding
+        if embedding is not None and items.embedding_dim and len(embedding) != items.embedding_dim:
+            raise EventError(
+                f"item {item.id!r}: embedding of length {len(embedding)}, expected items.embedding_dim = "
+                f"{items.embedding_dim} of the spec {self.spec.name!r}; send that many numbers, or none"
+            )
+        words = [0] * (self.program.item_width - code.ITEM_HAS_EMBEDDING)
+        words[0] = int(embedding is not None and items.embedding_dim > 0)
+        for field, column in self._categorical:
+            if field in item.categorical:
+                words[column - code.ITEM_HAS_EMBEDDING] = self._word(field, item.categorical[field])
+        for field, column, width in self._multi:
+            distinct = dict.fromkeys(item.multi_categorical.get(field, ()))
+            for j, value in enumerate(list(distinct)[:width]):
+                words[column - code.ITEM_HAS_EMBEDDING + j] = self._word(field, value)
+        numbers = [item.numeric.get(field, np.nan) for field in items.numeric]
+        return words, numbers, embedding if embedding is not None and words[0] else ()
+
+    def _word(self, field: str, value: str) -> int:
+        word = self._words.get((field, value))
+        if word is None:
+            if len(self._words) >= _CACHED_WORDS:
+                self._words.clear()
+            word = self._words[field, value] = signed64(hash64(field, value))
+        return word
+
+    def _identify(self, row: int, item: Item) -> None:
+        """Let this object stand for the row."""
+        self._row_of_object.pop(id(self._item_at[row]), None)
+        self._item_at[row] = item
+        self._row_of_object[id(item)] = row
+
+    def _add_row(self, name: str, item: Item) -> None:
+        row = len(self._item_at)
+        if row < self.spec.max_items:
+            self._item_at.append(item)
+        else:
+            row = int(tables.evict_oldest(self.items, self.meta, self.item_table))
+            del self.item_rows[self._item_at[row].id]
+        tables.add_row(self.items, self.meta, self.item_table, row, signed64(hash64(ITEM_FIELD, name)))
+        self.item_rows[name] = row
+
+    def _store(self, rows: NDArray[np.int32], parts: Sequence[tuple[list[int], list[float], Sequence[float]]]) -> None:
+        self.items[rows, code.ITEM_HAS_EMBEDDING :] = [words for words, _, _ in parts]
+        if self.spec.items.numeric:
+            numbers = np.array([numbers for _, numbers, _ in parts], np.float64)
+            self.item_numbers[rows, code.ITEM_NUMERIC :] = np.clip(numbers, -code.MAX_FLOAT32, code.MAX_FLOAT32)
+        if self.spec.items.embedding_dim:
+            nothing = (0.0,) * self.spec.items.embedding_dim
+            embeddings = np.array([embedding or nothing for _, _, embedding in parts], np.float64)
+            self.embeddings[rows] = np.clip(embeddings, -code.MAX_EMBEDDING, code.MAX_EMBEDDING)
+            has_embedding, norms = (
+                self.items[:, code.ITEM_HAS_EMBEDDING],
+                self.item_numbers[:, code.ITEM_INVERSE_NORM],
+            )
+            store_inverse_norms(self.embeddings, has_embedding, norms, rows)
+
+    def _grow_items(self, wanted: int) -> None:
+        wanted = min(wanted, self.spec.max_items)
+        new = self.items.shape[0]
+        while new < wanted:
+            new = min(2 * new, self.spec.max_items)
+        if new == self.items.shape[0]:
+            return
+        self.items = _longer(self.items, new)
+        self.item_numbers = _longer(self.item_numbers, new)
+        self.embeddings = _longer(self.embeddings, new)
+        self.item_table = np.zeros(_table_size(new), np.int64)
+        tables.fill_item_table(self.item_table, self.items, len(self._item_at))
+
+
+def item_key(item: str) -> int:
+    """Hashed id of an item that has no row, as the state's columns hold it.
+
+    Examples
+    --------
+    >>> item_key("m1") == signed64(hash64("item", "m1"))
+    True
+    """
+    return signed64(hash64(ITEM_FIELD, item))
+
+
+def distinct_items(items: Iterable[Item]) -> tuple[Item, ...]:
+    """The items as a tuple, checked to be items.
+
+    Raises
+    ------
+    InputError
+        One of them is no Item.
+    """
+    listed = tuple(items)
+    for i, item in enumerate(listed):
+        if not isinstance(item, Item):
+            raise InputError(f"items[{i}]: expected an Item, got {type(item).__name__}; build an Item from it")
+    return listed
+
+
+def _equal(one: Item, other: Item) -> bool:
+    return (
+        one.embedding == other.embedding
+        and one.numeric == other.numeric
+        and one.categorical == other.categorical
+        and one.multi_categorical == other.multi_categorical
+    )
+
+
+def _new_users(count: int, columns: int) -> NDArray[np.int64]:
+    users = np.zeros((count, columns), np.int64)
+    users[:, [code.NEWEST, code.FIRST_SLOT]] = -1
+    return users
+
+
+def _longer(array: NDArray[_Number], rows: int, fill: int = 0) -> NDArray[_Number]:
+    longer = np.full((rows, *array.shape[1:]), fill, array.dtype)
+    longer[: array.shape[0]] = array
+    return longer
+
+
+def _table_size(records: int) -> int:
+    """A power of two that keeps the table at most half full."""
+    return 1 << max(4, (2 * records - 1).bit_length())

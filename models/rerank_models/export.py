@@ -1,0 +1,40 @@
+"""A trained model to ONNX: named inputs, a dynamic number of candidates, one output of logits."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from pathlib import Path
+
+import torch
+
+from rerank_models.zoo import Ranker
+
+_EXAMPLE_CANDIDATES = 5
+
+
+def export_onnx(model: Ranker, path: str | Path, *, opset: int = 18) -> None:
+    """Write a model of the zoo as an ONNX file with the inputs ``model.input_names`` and the output ``score`` (N,).
+
+    Examples
+    --------
+    >>> export_onnx(model, "din.onnx")  # doctest: +SKIP
+    """
+    model.eval()
+    candidates = torch.export.Dim("N", min=2, max=65536)
+    dynamic = tuple({0: candidates} if model.shapes[name].per_candidate else None for name in model.input_names)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()):
+        program = torch.onnx.export(
+            model,
+            model.example_inputs(_EXAMPLE_CANDIDATES),
+            input_names=list(model.input_names),
+            output_names=["score"],
+            dynamic_shapes=dynamic,
+            opset_version=opset,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(str(path))
