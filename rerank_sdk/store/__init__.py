@@ -1,0 +1,18 @@
+"""What is kept on the device: events, training examples, patches and remembered items, in one SQLite file.
+
+>>> import tempfile, pathlib
+>>> from rerank_features import Event
+>>> from rerank_sdk.store import EventStore
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with EventStore.open(pathlib.Path(folder) / "events.db") as store:
+...         store.append(Event(user="u1", item="i7", kind="click", time_ms=1_700_000_000_000))
+...         [event.item for event in store.read("u1")]
+['i7']
+"""
+
+from __future__ import annotations
+
+from rerank_sdk.store.event_store import EventStore, StoreHealth
+from rerank_sdk.store.rows import Example, StoredPatch
+
+__all__ = ["EventStore", "Example", "StoreHealth", "StoredPatch"]

@@ -1,0 +1,226 @@
+"""Tools of the engine's tests: graphs in a few lines, machine code without a cache, ONNX models and their oracle."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from rerank_engine.codegen.compile import compile_graph
+from rerank_engine.codegen.target import Target
+from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, is_per_candidate, row_count
+from rerank_engine.ops import lookup
+from rerank_engine.reference import evaluate
+from rerank_engine.runtime import _MachineCode, _Session
+
+Array = NDArray[Any]
+
+TINY = float(np.finfo(np.float32).tiny)
+"""The smallest normal float32; what is smaller counts as zero in compiled code."""
+
+SPECIAL = np.array(
+    [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, -1e-40, 3.4e38, -3.4e38, 1e30, -1e30, 88.7, -87.3, 0.5, -0.5, 1.0],
+    dtype=np.float32,
+)
+
+_ONNX_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+}
+
+
+def _dims(shape: Sequence[Any]) -> tuple[int | Dim, ...]:
+    """Read ``"N"`` and ``("N", 3)`` in a shape as candidate dimensions."""
+    return tuple(Dim(dim) if isinstance(dim, str) else Dim(*dim) if isinstance(dim, tuple) else dim for dim in shape)
+
+
+class GraphBuilder:
+    """A graph, one call a node; shapes are inferred by the operators."""
+
+    def __init__(self) -> None:
+        self.graph = Graph("built")
+        self.domains: dict[str, str] = {}
+        self._count = itertools.count()
+
+    def input(self, dtype: str, *shape: Any, domain: str = "special") -> str:
+        name = f"in{next(self._count)}"
+        self.graph.values[name] = Value(name, dtype, _dims(shape))
+        self.graph.inputs.append(name)
+        self.domains[name] = domain
+        return name
+
+    def constant(self, array: Any, dtype: str = "float32") -> str:
+        return self.graph.add_constant(f"constant{next(self._count)}", np.asarray(array, DTYPES[dtype]))
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{op.lower()}{next(self._count)}"
+        node = Node(op, name, inputs, (name,), attributes)
+        ((dtype, shape),) = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
+        self.graph.values[name] = Value(name, dtype, shape)
+        self.graph.nodes.append(node)
+        return name
+
+    def output(self, *names: str) -> GraphBuilder:
+        self.graph.outputs.extend(names)
+        return self
+
+    def finish(self) -> Graph:
+        self.graph.verify()
+        return self.graph
+
+    def feeds(self, candidates: int, seed: int = 0) -> dict[str, Array]:
+        """Make an array for every input, of the domain that it was declared with."""
+        random = np.random.default_rng(seed)
+        return {
+            name: _draw(random, self.graph.values[name].dtype, row_count(self.graph.values[name].shape, candidates), self.domains[name])
+            for name in self.graph.inputs
+        }
+
+
+def _draw(random: np.random.Generator, dtype: str, shape: tuple[int, ...], domain: str) -> Array:
+    if dtype == "bool":
+        return random.random(shape) < 0.5
+    if dtype != "float32":
+        low, high = (0, int(domain)) if domain.isdigit() else (-40, 40)
+        array = random.integers(low, high, size=shape, dtype=DTYPES[dtype])
+        if domain == "special":
+            limits = np.iinfo(DTYPES[dtype])
+            places = random.random(shape) < 0.1
+            array[places] = random.choice(np.array([limits.min, limits.max, 0], DTYPES[dtype]), size=int(places.sum()))
+        return array
+    array = random.normal(0, 2, size=shape).astype(np.float32)
+    if domain == "special":
+        places = random.random(shape) < 0.3
+        array[places] = random.choice(SPECIAL, size=int(places.sum()))
+    if domain == "infinite":
+        places = random.random(shape) < 0.02
+        array[places] = random.choice(SPECIAL[2:5], size=int(places.sum()))
+    return array
+
+
+class Compiled:
+    """Machine code of a graph, called without the checks and the cache of an engine."""
+
+    def __init__(self, graph: Graph, target: Target | None = None) -> None:
+        self.graph = graph
+        self.image = compile_graph(graph, target)
+        self._session = _Session(graph, _MachineCode(graph, self.image))
+
+    def __call__(self, feeds: Mapping[str, Array], candidates: int) -> dict[str, Array]:
+        return self._session.run(feeds, candidates)
+
+
+def flush(array: Array) -> Array:
+    """Replace denormal float32 by zero, as compiled code sees them."""
+    if array.dtype != np.float32:
+        return array
+    return np.where(np.abs(array) < TINY, np.copysign(np.float32(0), array), array)
+
+
+def expect(graph: Graph, feeds: Mapping[str, Array], candidates: int) -> dict[str, Array]:
+    """Evaluate in float64 what compiled code sees."""
+    flushed = {name: flush(array) for name, array in feeds.items()}
+    return evaluate(graph, flushed, candidates, precise=True)
+
+
+def assert_close(
+    actual: Array, expected: Array, label: str, tolerance: float = 3e-7, absolute: float = 2 * TINY
+) -> None:
+    """Compare exactly for integers, within the tolerances for float32; NaN and infinities must match."""
+    assert actual.shape == expected.shape, f"{label}: shape {actual.shape}, expected {expected.shape}"
+    if actual.dtype != np.float32:
+        assert actual.dtype == expected.dtype, f"{label}: dtype {actual.dtype}, expected {expected.dtype}"
+        np.testing.assert_array_equal(actual, expected, err_msg=label)
+        return
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = flush(expected.astype(np.float32))
+    np.testing.assert_allclose(actual, rounded, rtol=tolerance, atol=absolute, equal_nan=True, err_msg=label)
+
+
+def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], candidates: int, rows: Iterable[int]) -> None:
+    """Each row, computed alone, has the same bits as in the batch; a denormal that is only passed on counts as zero."""
+    values = compiled.graph.values
+    whole = compiled(feeds, candidates)
+    for row in rows:
+        single = {name: _row(values[name], array, row) for name, array in feeds.items()}
+        for name, array in compiled(single, 1).items():
+            expected = _row(values[name], whole[name], row)
+            assert array.tobytes() == expected.tobytes(), f"row {row} of {values[name]} alone differs from the batch"
+
+
+def _row(value: Value, array: Array, row: int) -> Array:
+    if not is_per_candidate(value.shape):
+        return array
+    scale = value.shape[0].scale  # type: ignore[union-attr]
+    return array[row * scale : (row + 1) * scale]
+
+
+def onnx_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[str, Sequence[Any]]],
+    outputs: Sequence[str],
+    *,
+    constants: Mapping[str, Array] | None = None,
+    opset: int = 17,
+    domains: Sequence[str] = (),
+) -> onnx.ModelProto:
+    """Build a model; the types and shapes of the outputs are inferred by ONNX itself."""
+    ins = [helper.make_tensor_value_info(name, _ONNX_TYPES[dtype], shape) for name, (dtype, shape) in inputs.items()]
+    outs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs]
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    graph = helper.make_graph(list(nodes), "g", ins, outs, initializers)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    del model.graph.output[:]
+    inferred = onnx.shape_inference.infer_shapes(model)
+    known = {entry.name: entry for entry in (*inferred.graph.value_info, *ins)}
+    for name in outputs:
+        if name in known:
+            model.graph.output.append(known[name])
+        else:
+            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]))
+    return model
+
+
+def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+class Tools:
+    """What the tests take from here."""
+
+    GraphBuilder = GraphBuilder
+    Compiled = Compiled
+    TINY = TINY
+    SPECIAL = SPECIAL
+    flush = staticmethod(flush)
+    expect = staticmethod(expect)
+    assert_close = staticmethod(assert_close)
+    assert_rows_alone = staticmethod(assert_rows_alone)
+    onnx_model = staticmethod(onnx_model)
+    run_onnxruntime = staticmethod(run_onnxruntime)
+
+
+@pytest.fixture(scope="session")
+def tools() -> type[Tools]:
+    """The tools of this file."""
+    return Tools
+
+
+@pytest.fixture
+def build() -> Callable[[], GraphBuilder]:
+    """A fresh graph builder a call."""
+    return GraphBuilder
