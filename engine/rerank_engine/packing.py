@@ -40,7 +40,7 @@ def pack(array: NDArray[Any], packing: str, width: int) -> NDArray[Any]:
     padded[..., :columns] = array
     if packing == "padded":
         return padded.reshape(-1)
-    panels = padded.reshape(array.shape[0], -1, width).swapaxes(0, 1)
+    panels = padded.reshape(array.shape[0], padded.shape[1] // width, width).swapaxes(0, 1)
     return np.ascontiguousarray(panels).reshape(-1)
 
 

@@ -148,18 +148,22 @@ class Engine:
         if self._code is None:
             from rerank_engine.reference import evaluate
 
-            cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
-            return evaluate(self._graph, cast, candidates)
+            with np.errstate(over="ignore", invalid="ignore"):
+                cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
+            results = evaluate(self._graph, cast, candidates)
+            # A result may be an input or a weight itself, which the caller must not get to write into.
+            return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
         session: _Session | None = getattr(self._local, "session", None)
         if session is None:
             session = self._local.session = _Session(self._graph, self._code)
         return session.run(inputs, candidates)
 
     def _check(self, inputs: Mapping[str, NDArray[Any]]) -> int:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"inputs must be a mapping from input name to array, got {type(inputs).__name__}")
         if len(inputs) != len(self.inputs) or any(value.name not in inputs for value in self.inputs):
-            raise InputError(
-                f"expected inputs {', '.join(map(str, self.inputs))}; got {', '.join(sorted(inputs)) or 'none'}"
-            )
+            given = ", ".join(sorted(map(str, inputs))) or "none"
+            raise InputError(f"expected inputs {', '.join(map(str, self.inputs))}; got {given}")
         candidates: int | None = None
         for value in self.inputs:
             array = inputs[value.name]
@@ -173,7 +177,11 @@ class Engine:
                 raise InputError(f"input {value} got shape {array.shape}")
             if is_per_candidate(value.shape):
                 own, rest = divmod(array.shape[0], value.shape[0].scale)  # type: ignore[union-attr]
-                if rest or candidates not in (None, own):
+                if rest:
+                    raise InputError(
+                        f"input {value} got shape {array.shape}: dimension 0 must be a multiple of the factor"
+                    )
+                if candidates not in (None, own):
                     raise InputError(f"input {value} got shape {array.shape}; other inputs say N = {candidates}")
                 candidates = own
         return candidates or 0
@@ -206,16 +214,19 @@ def image_key(model_hash: str) -> str:
 
 def _find_image(graph: Graph, path: Path) -> tuple[Image, str]:
     """Read the stored image, or compile and store one."""
-    if path.exists():
-        try:
-            return Image.read(path), "stored machine code"
-        except (ModelFileError, OSError, ValueError) as error:
-            why = f"compiled again: {error}"
-    else:
+    try:
+        image = Image.read(path)
+        if image.meta.get("key") != path.stem:
+            raise ModelFileError(f"image {path} was made for another model or machine")
+        return image, "stored machine code"
+    except FileNotFoundError:
         why = "compiled for this machine"
+    except (ModelFileError, OSError, ValueError) as error:
+        why = f"compiled again: {error}"
     from rerank_engine.codegen.compile import compile_graph
 
     image = compile_graph(graph)
+    image.meta["key"] = path.stem
     try:
         image.write(path)
     except OSError as error:
@@ -248,21 +259,29 @@ class _Session:
         self._reserve(_FIRST_CAPACITY)
 
     def _reserve(self, candidates: int) -> None:
-        self._capacity = candidates
         graph = self._graph
-        self._inputs = [_buffer(graph.values[name], candidates) for name in graph.inputs]
-        self._outputs = [_buffer(graph.values[name], candidates) for name in graph.outputs]
-        self._input_table = np.array([array.ctypes.data for array in self._inputs], dtype=np.uintp)
-        self._output_table = np.array([array.ctypes.data for array in self._outputs], dtype=np.uintp)
-        self._input_address = self._input_table.ctypes.data
-        self._output_address = self._output_table.ctypes.data
+        # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
+        inputs = [_buffer(graph.values[name], candidates) for name in graph.inputs]
+        outputs = [_buffer(graph.values[name], candidates) for name in graph.outputs]
+        input_table = np.array([array.ctypes.data for array in inputs], dtype=np.uintp)
+        output_table = np.array([array.ctypes.data for array in outputs], dtype=np.uintp)
+        self._inputs, self._outputs = inputs, outputs
+        self._input_table, self._output_table = input_table, output_table
+        self._input_address, self._output_address = input_table.ctypes.data, output_table.ctypes.data
+        self._capacity = candidates
 
     def run(self, inputs: Mapping[str, NDArray[Any]], candidates: int) -> dict[str, NDArray[Any]]:
         if candidates > self._capacity:
             self._reserve(1 << (candidates - 1).bit_length())
         for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
             array = inputs[name]
-            buffer[: len(array)] = array if array.ndim else array.reshape(1)
+            if array.ndim == 0:
+                array = array.reshape(1)
+            if array.dtype == buffer.dtype:
+                buffer[: len(array)] = array
+            else:
+                with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, quietly
+                    buffer[: len(array)] = array
         status = self._code.call(
             self._weights_address, self._arena_address, self._input_address, self._output_address, candidates
         )
@@ -271,7 +290,7 @@ class _Session:
         return {
             name: buffer[: row_count(self._graph.values[name].shape, candidates)[0]].copy()
             if self._graph.values[name].shape
-            else buffer[0].copy()
+            else buffer.reshape(()).copy()
             for name, buffer in zip(self._graph.outputs, self._outputs, strict=True)
         }
 

@@ -25,8 +25,8 @@ MAX_TIME_MS = 4_102_444_800_000
 """2100-01-01 UTC: later times are taken for a wrong unit."""
 
 
-def _short(text: str) -> str:
-    if len(text) > MAX_ID_BYTES or len(text.encode()) > MAX_ID_BYTES:
+def _short(text: str | None) -> str | None:
+    if text is not None and (len(text) > MAX_ID_BYTES or len(text.encode()) > MAX_ID_BYTES):
         raise ValueError(f"id longer than {MAX_ID_BYTES} bytes: {text[:32]!r}…")
     return text
 

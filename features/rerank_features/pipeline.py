@@ -37,7 +37,7 @@ from rerank_features.compiler.program import compile_spec
 from rerank_features.events import Event, Item, Request
 from rerank_features.hashing import hash64, signed64
 from rerank_features.spec import FeatureSpec
-from rerank_features.state import FlatState, distinct_items, item_key
+from rerank_features.state import FlatState, as_items, item_key
 
 _NO_SCORES = np.empty(0, np.float64)
 
@@ -51,9 +51,9 @@ class FeatureBatch:
     n
         Number of candidates.
     arrays
-        By name, with the shapes of :meth:`FeaturePipeline.array_shapes`: fresh, C-contiguous, the caller's own.
+        By name, with the shapes of :meth:`FeaturePipeline.array_shapes`: fresh, C-contiguous, the caller's.
     time_ms
-        The moment that the features describe: the request's time or the user's newest event, whichever is later.
+        The moment that the features describe: the request's time or the user's newest event's, if later.
     clock_skew_ms
         How far the user's newest event lies after the request, else 0. Above 0 a clock has gone backwards.
 
@@ -72,13 +72,13 @@ class FeatureBatch:
 class FeaturePipeline:
     """Computes the features of a spec from a stream of events.
 
-    The features do not depend, bit for bit, on the order in which a user's events arrive, as long as every item is
-    remembered before its events and nobody is evicted. One thing is bounded: 16 separate sessions are kept for a
-    user, so for ``session`` windows this holds while the events that have arrived form at most 16 sessions at
-    any moment; an event that is older than the 16 newest then counts in no session. Events in the order of
-    time always count exactly.
+    The features do not depend, bit for bit, on the order in which a user's events arrive, as long as the items
+    are remembered before their events and nothing is evicted. One thing is bounded: for ``session`` windows it
+    holds while the events that have arrived form at most 16 separate sessions at any moment. Beyond that the
+    oldest are given up, and an event that is older than all 16 counts in no session. Events that arrive in the
+    order of their times always count exactly.
 
-    There are no locks inside: one thread at a time may use a pipeline. The compiled functions release the GIL.
+    There are no locks inside: one thread at a time may use a pipeline. Compiled functions release the GIL.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class FeaturePipeline:
     Examples
     --------
     >>> from rerank_features.spec import Count
-    >>> spec = FeatureSpec(name="feed", dense=[Count(name="clicks", key="user", kinds=["click"], window="ever")])
-    >>> pipeline = FeaturePipeline(spec)
+    >>> clicks = Count(name="clicks", key="user", kinds=["click"], window="ever")
+    >>> pipeline = FeaturePipeline(FeatureSpec(name="feed", dense=[clicks]))
     >>> pipeline.dense_columns, pipeline.array_shapes()
     (('clicks',), {'dense': ('N', 1)})
     """
@@ -170,14 +170,14 @@ class FeaturePipeline:
         EventError
             An embedding has the wrong length. Nothing is stored then.
         InputError
-            Something is no Item, or there are more different items than ``max_items``. Nothing is stored then.
+            Something is no Item, or there are more different items than ``max_items``. Nothing is stored.
 
         Examples
         --------
         >>> FeaturePipeline(FeatureSpec(name="feed")).remember([Item(id="a"), Item(id="b")]).tolist()
         [0, 1]
         """
-        rows = self._state.rows_of(distinct_items(items))
+        rows = self._state.rows_of(as_items(items))
         tables.touch_rows(self._state.items, self._state.meta, rows)
         return rows.copy()
 
@@ -265,7 +265,8 @@ class FeaturePipeline:
         Examples
         --------
         >>> from rerank_features.spec import IdFeature
-        >>> pipeline = FeaturePipeline(FeatureSpec(name="feed", ids=[IdFeature(name="id", field="item", buckets=100)]))
+        >>> ids = [IdFeature(name="id", field="item", buckets=100)]
+        >>> pipeline = FeaturePipeline(FeatureSpec(name="feed", ids=ids))
         >>> batch = pipeline.emit(Request(user="u", time_ms=0, candidates=[Item(id="a"), Item(id="b")]))
         >>> batch.arrays["ids"].shape, batch.arrays["ids"].dtype.name
         ((2, 1), 'int32')
@@ -330,6 +331,16 @@ class FeaturePipeline:
             arrays[segment.name] = buffer[segment.start : segment.stop].reshape(segment.shape)
         return FeatureBatch(count, arrays, now_ms, now_ms - request.time_ms)
 
+    def knows(self, user: str) -> bool:
+        """Whether the state holds events of a user; not once they were pushed out or forgotten.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).knows("u")
+        False
+        """
+        return user in self._state.user_rows
+
     def forget(self, user: str) -> None:
         """Remove every trace of a user from the state; the memory is overwritten. Unknown users are no error.
 
@@ -359,8 +370,8 @@ class FeaturePipeline:
             value = request.context.get(name)
             if isinstance(value, str):
                 raise EventError(
-                    f"request.context[{name!r}]: expected a number, as the spec {self._spec.name!r} declares it under "
-                    f"context.numeric, got {value!r}; send a number, or declare it under context.categorical"
+                    f"request.context[{name!r}]: expected a number, as the spec {self._spec.name!r} declares it "
+                    f"under context.numeric, got {value!r}; send a number, or declare it under context.categorical"
                 )
             if value is not None:
                 # an int may be larger than any float

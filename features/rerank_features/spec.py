@@ -1,7 +1,7 @@
 """The declarative spec: what items and contexts carry, and which arrays a request becomes.
 
-A spec is a value: frozen, checked once when it is made, the same in TOML and in Python, with a content hash that
-binds a model to the features it was trained on.
+A spec is a value: frozen, checked once when it is made, the same in TOML and in Python, with a content hash
+that binds a model to the features it was trained on.
 
 >>> from rerank_features import FeatureSpec
 >>> spec = FeatureSpec.from_toml('''
@@ -158,9 +158,10 @@ class _Dense(_Part):
     name
         Name of the column.
     transform
-        Applied to the finished column ``x``: ``none``; ``log1p``, sign(x) log(1 + abs(x)); ``standardize``, minus
-        the mean and divided by the population standard deviation of this list, all 0 where that is 0 (or below
-        1e-9 of the largest magnitude); ``reciprocal``, 1 / (1 + abs(x)); ``affine``, (x - mean) / scale.
+        Applied to the finished column ``x``: ``none``; ``log1p``, sign(x) log(1 + abs(x)); ``standardize``,
+        minus the mean and divided by the population standard deviation of this list, all 0 where that is 0
+        (or at most 1e-9 of the largest magnitude); ``reciprocal``, 1 / (1 + abs(x)); ``affine``,
+        (x - mean) / scale.
     mean, scale
         Of ``affine`` only; 0 and 1 when left out.
     group
@@ -221,9 +222,9 @@ class _Keyed(_Dense):
     Attributes
     ----------
     key
-        ``user``: all the user's events; ``item``: those with the candidate; or a categorical or multi-categorical
-        item field: those with items of the same value. With a multi-categorical field an event counts once for
-        each value of its item, and the feature is reduced over the candidate's values.
+        ``user``: all the user's events; ``item``: those with the candidate; or a categorical or
+        multi-categorical item field: those with items of the same value. With a multi-categorical field an
+        event counts once for each value of its item, and the feature is reduced over the candidate's values.
     kinds
         Which events.
     """
@@ -238,14 +239,16 @@ class Count(_Keyed):
     Attributes
     ----------
     window
-        Seconds, ``session`` or ``ever``. A window of W seconds is kept in 16 buckets whose width is W/15 rounded up
-        to milliseconds: it covers the events of at least the last W seconds and of at most W (1 + 1/15).
+        Seconds, ``session`` or ``ever``. A window of W seconds is kept in 16 buckets whose width is W/15
+        rounded up to milliseconds: it covers the events of at least the last W seconds and of at most 16
+        widths, which is W (1 + 1/15) but for the rounding.
         ``session``: the user's current session, see ``FeatureSpec.session_gap_s``.
     weight
-        ``one`` counts events; ``value`` sums their values, where an event without one adds 0. Values are summed in
-        whole multiples of 2**-20 and clipped to 2**31 in magnitude, so that sums do not depend on the order.
+        ``one`` counts events; ``value`` sums their values, where an event without one adds 0. Values are
+        summed in whole multiples of 2**-20, clipped to 2**31 in magnitude, so that a sum does not depend on
+        the order; a bucket's sum saturates at 2**38.
     reduce
-        Over the values of a multi-categorical key: ``sum`` (the default), ``mean`` or ``max``; 0 over no values.
+        Over the values of a multi-categorical key: ``sum`` (the default), ``mean`` or ``max``; 0 over none.
 
     Examples
     --------
@@ -260,7 +263,7 @@ class Count(_Keyed):
 
 
 class Rate(_Keyed):
-    """Smoothed rate: (count(kinds) + prior * prior_rate) / (count(of) + prior), prior_rate where that divides by 0.
+    """Smoothed rate: (count(kinds) + prior * prior_rate) / (count(of) + prior), prior_rate for a division by 0.
 
     Attributes
     ----------
@@ -271,8 +274,8 @@ class Rate(_Keyed):
     prior, prior_rate
         How many events the prior weighs, and its rate.
     reduce
-        Over the values of a multi-categorical key: ``mean`` (the default), ``sum`` or ``max``; prior_rate over
-        no values.
+        Over the values of a multi-categorical key: ``mean`` (the default), ``sum`` or ``max``; over none as
+        without any event.
 
     Examples
     --------
@@ -289,7 +292,7 @@ class Rate(_Keyed):
 
 
 class MeanValue(_Keyed):
-    """Smoothed mean: (sum of values + prior * prior_value) / (count + prior), prior_value where that divides by 0.
+    """Smoothed mean: (sum of values + prior * prior_value) / (count + prior), prior_value for a division by 0.
 
     Attributes
     ----------
@@ -298,7 +301,7 @@ class MeanValue(_Keyed):
     prior, prior_value
         How many events the prior weighs, and its value.
     reduce
-        As in :class:`Rate`, with prior_value.
+        As in :class:`Rate`.
 
     Examples
     --------
@@ -340,7 +343,7 @@ class Similarity(_Dense):
     metric
         ``dot`` or ``cosine``.
     weighted
-        Weigh each entry by its event's value v: the mean becomes sum(v s) / sum(abs(v)), 0 where that is 0 / 0;
+        Weigh each entry by its event's value v: the mean becomes sum(v s) / sum(abs(v)), 0 where all are 0;
         maximum and last are taken of v s.
 
     Examples
@@ -362,7 +365,7 @@ DenseFeature = (
 
 
 class IdFeature(_Part):
-    """Columns of the array ``ids``: ``1 + hash64 % (buckets - 1)`` of :mod:`rerank_features.hashing`, 0 for missing.
+    """Columns of the array ``ids``: :func:`~rerank_features.hashing.bucket` of the value, 0 for missing.
 
     Attributes
     ----------
@@ -436,9 +439,9 @@ class FeatureSpec(_Part):
     name
         Of the spec.
     session_gap_s
-        A session of a user ends when the next event comes later than this many seconds after it; events of every
-        kind keep a session alive. At a request that comes later than this after the user's newest event, the
-        current session is empty.
+        A session of a user ends when the next event comes later than this many seconds after it; events of
+        every kind keep a session alive. At a request that comes later than this after the user's newest
+        event, the current session is empty.
     max_users, max_items
         Remembered at most; the least recently used go first.
     items, context
@@ -455,19 +458,19 @@ class FeatureSpec(_Part):
     Raises
     ------
     SpecError
-        A feature names something that is not declared, two features share a name, or an option is unknown or out
-        of range; the message names feature, field and the way out.
+        A feature names something that is not declared, two features share a name, or an option is unknown or
+        out of range; the message names feature, field and the way out.
 
     Examples
     --------
-    >>> spec = FeatureSpec(name="feed", dense=[Count(name="clicks", key="user", kinds=["click"], window="session")])
-    >>> spec.content_hash()[:12]
+    >>> clicks = Count(name="clicks", key="user", kinds=["click"], window="session")
+    >>> FeatureSpec(name="feed", dense=[clicks]).content_hash()[:12]
     '14a255b1e196'
     >>> FeatureSpec(name="feed", dense=[{"kind": "item_numeric", "name": "price", "field": "price"}])
     Traceback (most recent call last):
     ...
-    rerank_engine.errors.SpecError: feature 'price': field 'price' is not declared under items.numeric (declared: \
-nothing); declare it there, or correct the name
+    rerank_engine.errors.SpecError: feature 'price': field 'price' is not declared under items.numeric \
+(declared: nothing); declare it there, or correct the name
     """
 
     name: Label
@@ -570,8 +573,8 @@ def _check(spec: FeatureSpec) -> None:
             _declared(where, "key", feature.key, (USER_KEY, *words), "items, beside 'user' and 'item'")
             if isinstance(feature, Count | Rate | MeanValue) and feature.reduce and feature.key not in multi:
                 raise SpecError(
-                    f"{where}: reduce = {feature.reduce!r} is for a multi-categorical key, but key {feature.key!r} has one "
-                    "value; leave it out"
+                    f"{where}: reduce = {feature.reduce!r} is for a multi-categorical key, but key "
+                    f"{feature.key!r} has one value; leave it out"
                 )
         elif isinstance(feature, Similarity):
             names = [sequence.name for sequence in spec.sequences]
@@ -599,8 +602,8 @@ def _declared(where: str, what: str, name: str, known: tuple[str, ...] | list[st
     if name not in known:
         listed = ", ".join(repr(one) for one in known) or "nothing"
         raise SpecError(
-            f"{where}: {what} {name!r} is not declared under {place} (declared: {listed}); declare it there, or "
-            "correct the name"
+            f"{where}: {what} {name!r} is not declared under {place} (declared: {listed}); "
+            "declare it there, or correct the name"
         )
 
 

@@ -84,7 +84,7 @@ class FlatState:
     # ---- users
 
     def user_row(self, user: str) -> int:
-        """Row of a user, who becomes the most recently used; a new one may push out the least recently used."""
+        """Row of a user, the most recently used from now on; a new one may push out the least recently used."""
         row = self.user_rows.pop(user, -1)
         if row < 0:
             if len(self.user_rows) >= self.spec.max_users:
@@ -150,7 +150,8 @@ class FlatState:
     def rows_of(self, items: Sequence[Item]) -> NDArray[np.int32]:
         """(N,) int32 rows of items, whose fields are stored where they are new or have changed.
 
-        The same Item object is recognised by identity; the state keeps it alive, so its identity is not reused.
+        The same Item object is recognised by identity; the state keeps it alive, so that its identity stays
+        its own.
 
         Raises
         ------
@@ -163,24 +164,24 @@ class FlatState:
             return self._last[1]
         found = list(map(self._row_of_object.get, map(id, items)))
         if None in found:
-            self._remember([item for item, row in zip(items, found, strict=True) if row is None], found)
+            self._remember(items, found)
             found = [self.item_rows[item.id] for item in items]
         rows = np.array(found, np.int32)
         if isinstance(items, tuple):  # a list might have other content the next time
             self._last = items, rows
         return rows
 
-    def _remember(self, items: list[Item], known: Sequence[int | None]) -> None:
-        """Store items that are not recognised by identity; ``known`` are the rows that must not be evicted."""
+    def _remember(self, items: Sequence[Item], found: Sequence[int | None]) -> None:
+        """Store the items that were not ``found`` by identity; none of the items is pushed out for another."""
         changed: dict[str, tuple[Item, list[int], list[float], Sequence[float]]] = {}
-        kept = {row for row in known if row is not None}
+        kept: set[int] = set()
         same: list[tuple[int, Item]] = []
-        for item in items:
-            row = self.item_rows.get(item.id)
-            if row is not None:
-                kept.add(row)
-                if item.id not in changed and _equal(self._item_at[row], item):
-                    same.append((row, item))
+        for item, row in zip(items, found, strict=True):
+            known = self.item_rows.get(item.id) if row is None else row
+            if known is not None:
+                kept.add(known)
+                if item.id not in changed and (row is not None or _equal(self._item_at[known], item)):
+                    same.append((known, item))
                     continue
             changed[item.id] = (item, *self._parse(item))
         new = [name for name in changed if name not in self.item_rows]
@@ -286,7 +287,7 @@ def item_key(item: str) -> int:
     return signed64(hash64(ITEM_FIELD, item))
 
 
-def distinct_items(items: Iterable[Item]) -> tuple[Item, ...]:
+def as_items(items: Iterable[Item]) -> tuple[Item, ...]:
     """The items as a tuple, checked to be items.
 
     Raises

@@ -182,8 +182,12 @@ class _Batches:
         inside = columns < self.sizes[lists][:, None]
         rows = np.where(inside, self.data.offsets[lists][:, None] + columns, 0)
         inputs = tuple(
-            torch.from_numpy(self.data.per_candidate[name][rows] if shape.per_candidate else self.data.per_list[name][lists])
-            for name, shape in ((name, self.model.shapes[name]) for name in self.model.input_names)
+            torch.from_numpy(
+                self.data.per_candidate[name][rows]
+                if self.model.shapes[name].per_candidate
+                else self.data.per_list[name][lists]
+            )
+            for name in self.model.input_names
         )
         mask = torch.from_numpy(inside & self.data.mask[rows])
         return inputs, torch.from_numpy(self.data.labels[rows]), mask

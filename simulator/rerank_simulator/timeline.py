@@ -1,4 +1,4 @@
-"""A rating log as an app would have lived it: lists delivered, events tracked, moments to reorder, all in order of time.
+"""A rating log as an app would have lived it: lists delivered, events tracked, moments to reorder, in order of time.
 
 Server lists are *constructed*: a recommender trained on the past only sends up to 100 candidates at the start of each
 visit, in its order. After some events of the visit the list is reordered. A candidate is relevant when the user rates
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from rerank_engine.errors import InputError
 from rerank_features import Event, Item, Request
 from rerank_features.training_set import LabelledRequest
 
@@ -56,9 +57,7 @@ class Delivery:
 
     def as_request(self, time_ms: int) -> Request:
         """The request to reorder this list at a moment."""
-        return Request(
-            user=self.user, candidates=self.candidates, scores=self.scores, time_ms=time_ms, id=self.request
-        )
+        return Request(user=self.user, candidates=self.candidates, scores=self.scores, time_ms=time_ms, id=self.request)
 
 
 @dataclass(frozen=True)
@@ -143,28 +142,40 @@ class Timeline:
         self._user_rows = np.argsort(self.log.user, kind="stable")
         self._user_start = np.searchsorted(self.log.user[self._user_rows], np.arange(len(self.log.user_ids) + 1))
 
-    def entries(self, start_ms: int, end_ms: int, *, lists_from_ms: int | None = None) -> Iterator[Entry]:
-        """Yield what happens from ``start_ms`` until before ``end_ms``, in order of time.
+    def entries(self, lists_from_ms: int, end_ms: int) -> Iterator[Entry]:
+        """Yield what happens until ``end_ms``, in order of time.
 
         Parameters
         ----------
-        start_ms, end_ms
-            Visits that start in this range.
         lists_from_ms
-            Earlier visits only track their events; default ``embeddings_before_ms``.
+            Visits that start earlier only track their events, and only those of users who come back later; not
+            before ``embeddings_before_ms``.
+        end_ms
+            Visits that start at this moment or later are left out.
+
+        Raises
+        ------
+        InputError
+            Lists are wanted before the embeddings exist.
         """
-        first_list_ms = self.embeddings_before_ms if lists_from_ms is None else lists_from_ms
+        if lists_from_ms < self.embeddings_before_ms:
+            raise InputError(
+                f"lists from {lists_from_ms} would show embeddings learned until {self.embeddings_before_ms}:"
+                " deliver later lists or learn the embeddings from less"
+            )
         queue: list[tuple[int, int, int, int]] = []
-        chosen = np.flatnonzero((self.visits.start_ms >= start_ms) & (self.visits.start_ms < end_ms))
+        inside = self.visits.start_ms < end_ms
+        active = np.unique(self.visits.user[inside & (self.visits.start_ms >= lists_from_ms)])
+        chosen = np.flatnonzero(inside & np.isin(self.visits.user, active))
         # (time, order within the visit, visit): events of a visit keep their order, ties between users are by visit.
-        for visit in chosen:
-            rows = self.visits.events_of(int(visit))
-            queue += [(int(self.log.time_ms[row]), int(visit), place, int(row)) for place, row in enumerate(rows)]
+        for visit in chosen.tolist():
+            rows = self.visits.events_of(visit)
+            queue += [(int(self.log.time_ms[row]), visit, place, int(row)) for place, row in enumerate(rows)]
         queue.sort()
         deliveries: dict[int, Delivery] = {}
         for time_ms, visit, place, row in queue:
             rows = self.visits.events_of(visit)
-            if place == 0 and time_ms >= first_list_ms:
+            if place == 0 and time_ms >= lists_from_ms:
                 delivery = self._deliver(visit, time_ms)
                 if len(delivery.candidates) > 1:
                     deliveries[visit] = delivery

@@ -67,6 +67,16 @@ def test_a_gap_begins_a_session_and_a_late_event_joins_two() -> None:
     assert dense_of(pipeline, "a", time_ms=10_001) == [[3.0]]
 
 
+@pytest.mark.parametrize(("late_ms", "expected"), [(9_999, 1.0), (10_000, 2.0), (30_000, 2.0), (30_001, 1.0)])
+def test_a_session_ends_when_the_gap_is_exceeded(late_ms: int, expected: float) -> None:
+    pipeline = pipeline_of(clicks(key="user", window="session"), session_gap_s=10)
+    pipeline.update(click("a", 20_000))
+    pipeline.update(click("a", late_ms))
+    newest_ms = max(20_000, late_ms)
+    assert dense_of(pipeline, "a", time_ms=newest_ms + 10_000) == [[expected]]
+    assert dense_of(pipeline, "a", time_ms=newest_ms + 10_001) == [[0.0]]
+
+
 def test_sessions_stay_exact_after_more_sessions_than_are_kept() -> None:
     pipeline = pipeline_of(clicks(key="user", window="session"), clicks(name="ever", key="user"), session_gap_s=1)
     for session in range(40):

@@ -150,7 +150,8 @@ def test_forgetting_overwrites_the_memory() -> None:
     rng = random.Random(0)
     secret_ms = 1_234_567_890_123
     for i in range(50):
-        pipeline.update(event("u", rng.randrange(ITEM_COUNT), secret_ms + i, rng.choice(["click", "view"])))
+        secret = event("u", rng.randrange(ITEM_COUNT), secret_ms + i, rng.choice(["click", "view"]))
+        pipeline.update(secret.model_copy(update={"value": 1e6 + i}))
     pipeline.update(Event(user="u", item="known only by an event", kind="click", time_ms=secret_ms))
     assert state.pool.any()
     pipeline.forget("u")

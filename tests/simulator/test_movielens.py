@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rerank_engine.errors import DataError
-from rerank_simulator.logs import RatingLog, default_cache_dir, load_movielens, movielens
+from rerank_simulator.logs import RatingLog, load_movielens, movielens
 
 TABLES = {
     "ml-100k.inter": (
@@ -228,30 +228,6 @@ def test_rating_log_sorts_stably_and_loses_nothing(rows: list[tuple[int, int, in
     assert keys == sorted(keys)
     assert sorted(log.rating.tolist()) == place.tolist()
     assert log.item.tolist() == item[log.rating.astype(int)].tolist()
-
-
-@pytest.mark.parametrize(
-    ("platform", "environment", "expected"),
-    [
-        ("linux", {"RERANK_CACHE_DIR": "/r", "XDG_CACHE_HOME": "/x"}, "/r"),
-        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/rerank-sdk"),
-        ("linux", {"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/rerank-sdk"),
-        ("linux", {}, "/home/me/.cache/rerank-sdk"),
-        ("darwin", {}, "/home/me/Library/Caches/rerank-sdk"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/rerank-sdk"),
-        ("win32", {}, "/home/me/AppData/Local/rerank-sdk"),
-    ],
-)
-def test_cache_folder_of_each_platform(
-    monkeypatch: pytest.MonkeyPatch, platform: Any, environment: Any, expected: Any
-) -> None:
-    for name in ("RERANK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(movielens.sys, "platform", platform)
-    monkeypatch.setattr(Path, "home", classmethod(lambda cls: Path("/home/me")))
-    assert default_cache_dir() == Path(expected)
 
 
 def test_default_cache_is_used(pip: FakePip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
     int32 entry(weights, arena, inputs, outputs, n):
         flush denormals from here on
         status = 0
-        steps that do not depend on the candidate
+        steps that do not depend on the candidate, then copies of such outputs
         for first in 0, block, 2*block, ... below n:
-            steps for candidates first .. min(first + block, n)
+            steps for candidates first .. min(first + block, n), then copies of outputs
         restore the floating-point mode
         return status
 
@@ -24,7 +24,8 @@ from llvmlite import ir
 from rerank_engine.codegen.emitter import I32, I64, POINTER, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import Node, Shape, Value
+from rerank_engine.graph import Node, Shape, Value, elements_per_candidate, is_per_candidate
+from rerank_engine.kernels import copy
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
@@ -59,11 +60,12 @@ def generate(plan: Plan, target: Target) -> Generated:
     module = ir.Module(name="rerank")
     module.triple = target.triple
     gathers: list[Node] = []
-    functions = {
-        step.writes: _step_function(plan, module, step, index, target, gathers)
-        for index, step in enumerate([*plan.once, *plan.per_block])
-    }
-    _entry_function(plan, module, target, functions)
+    steps = [*plan.once, *plan.per_block]
+    functions = [_step_function(plan, module, step, index, target, gathers) for index, step in enumerate(steps)]
+    once, per_block = functions[: len(plan.once)], functions[len(plan.once) :]
+    once += _copy_function(plan, module, target, per_candidate=False)
+    per_block += _copy_function(plan, module, target, per_candidate=True)
+    _entry_function(plan, module, target, once, per_block)
     # Without this LLVM turns copy loops into calls of memcpy, which the image has not.
     extra = ' "no-builtins"' + (" noredzone" if target.calling_convention == "win64cc" else "")
     text = re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
@@ -86,6 +88,33 @@ def _step_function(
         lower(lowering, node)
     emitter.b.ret_void()
     return function
+
+
+def _copy_function(plan: Plan, module: ir.Module, target: Target, *, per_candidate: bool) -> list[ir.Function]:
+    """The function that fills the outputs which no step writes, or none."""
+    values, outputs = plan.graph.values, plan.graph.outputs
+    copied = [index for index in plan.copied_outputs if is_per_candidate(values[outputs[index]].shape) == per_candidate]
+    if not copied:
+        return []
+    function = ir.Function(module, _STEP_TYPE, f"copy_outputs_{'per_block' if per_candidate else 'once'}")
+    function.linkage = "internal"
+    emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
+    lowering = Lowering(plan, module, emitter, function.args, target.registers, [])
+    for index in copied:
+        value = values[outputs[index]]
+        length = elements_per_candidate(value.shape)
+        copy.block_copy(
+            emitter,
+            source=lowering.address(value.name),
+            target=lowering.output_address(index),
+            rows=lowering.candidates if per_candidate else 1,
+            length=length,
+            source_stride=length,
+            target_stride=length,
+            dtype=value.dtype,
+        )
+    emitter.b.ret_void()
+    return [function]
 
 
 def _lower_pointwise(lowering: Lowering, step: Step) -> None:
@@ -147,7 +176,9 @@ def _broadcast_strides(value: Value, output: Shape) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _entry_function(plan: Plan, module: ir.Module, target: Target, functions: dict[str, ir.Function]) -> None:
+def _entry_function(
+    plan: Plan, module: ir.Module, target: Target, once: list[ir.Function], per_block: list[ir.Function]
+) -> None:
     entry = ir.Function(module, _ENTRY_TYPE, ENTRY)
     if target.calling_convention:
         entry.calling_convention = target.calling_convention
@@ -156,13 +187,13 @@ def _entry_function(plan: Plan, module: ir.Module, target: Target, functions: di
     weights, arena, inputs, outputs, count = entry.args
     restore = _flush_denormals(e, target)
     b.store(i64(0), arena, align=8)
-    for step in plan.once:
-        b.call(functions[step.writes], [weights, arena, inputs, outputs, i64(0), i64(0)])
-    if plan.per_block:
+    for function in once:
+        b.call(function, [weights, arena, inputs, outputs, i64(0), i64(0)])
+    if per_block:
 
         def run(first: ir.Value, candidates: ir.Value) -> None:
-            for step in plan.per_block:
-                b.call(functions[step.writes], [weights, arena, inputs, outputs, first, candidates])
+            for function in per_block:
+                b.call(function, [weights, arena, inputs, outputs, first, candidates])
 
         rest, _ = e.loop(0, count, plan.block, lambda first, _: run(first, i64(plan.block)))
         with b.if_then(b.icmp_signed("<", rest, count)):

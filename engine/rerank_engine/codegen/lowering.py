@@ -77,19 +77,24 @@ class Lowering:
         """Where the value's first element of this block lies."""
         e, graph = self.emitter, self.graph
         base = self.plan.storage(name)
-        outputs = [self.plan.storage(output) for output in graph.outputs]
         if base in self.plan.offsets:
             return e.at(self.arena, self.plan.offsets[base])
         if base in graph.constants:
             return self.packed(base, "plain", 0)
         if base in graph.inputs:
-            table, index = self.inputs, graph.inputs.index(base)
-        elif base in outputs:
-            table, index = self.outputs, outputs.index(base)
-        else:
-            raise CompileError(f"value {name!r} has no place in the plan")
+            return self._entry(self.inputs, graph.inputs.index(base), self.values[base])
+        for index, output in enumerate(graph.outputs):
+            if self.plan.storage(output) == base:
+                return self._entry(self.outputs, index, self.values[base])
+        raise CompileError(f"value {name!r} has no place in the plan")
+
+    def output_address(self, index: int) -> ir.Value:
+        """Where the first element of this block lies in the caller's array for output number ``index``."""
+        return self._entry(self.outputs, index, self.values[self.graph.outputs[index]])
+
+    def _entry(self, table: ir.Value, index: int, value: Value) -> ir.Value:
+        e = self.emitter
         start = e.b.load(e.at(table, index * 8), align=8, typ=ir.PointerType())
-        value = self.values[base]
         if not is_per_candidate(value.shape):
             return start
         row_bytes = elements_per_candidate(value.shape) * ELEMENT_BYTES[value.dtype]

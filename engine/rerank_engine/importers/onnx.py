@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.errors import ConversionError, MissingExtraError, UnsupportedOperatorError
-from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Shape, Value, shape_text
+from rerank_engine.errors import ConversionError, GraphError, MissingExtraError, UnsupportedOperatorError
+from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Shape, Value, dtype_name, shape_text
 from rerank_engine.importers.shapes import ShapeValue
 from rerank_engine.ops import lookup
 
@@ -53,6 +53,7 @@ def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = N
     name = Path(source).stem if isinstance(source, str | Path) else (model.graph.name or "model")
     builder = OnnxBuilder(Graph(name, metadata={"source": "onnx", "opset": str(opset)}), opset)
     builder.read_inputs(model.graph, candidates)
+    builder.reserved.update(name for node in model.graph.node for name in node.output)
     for node in model.graph.node:
         builder.add(node)
     for output in model.graph.output:
@@ -64,6 +65,8 @@ def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
+    if not isinstance(source, str | Path | onnx.ModelProto):
+        raise ConversionError(f"expected a path or an onnx.ModelProto, got {type(source).__name__}")
     try:
         model = onnx.load(str(source)) if isinstance(source, str | Path) else source
         onnx.checker.check_model(model)
@@ -71,8 +74,6 @@ def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         raise ConversionError(
             f"cannot read the ONNX model {source if isinstance(source, str | Path) else ''}: {error}"
         ) from error
-    if not isinstance(model, onnx.ModelProto):
-        raise ConversionError(f"expected a path or an onnx.ModelProto, got {type(source).__name__}")
     return model
 
 
@@ -87,6 +88,8 @@ class OnnxBuilder:
         Version of the default operator set.
     shapes
         Integer values that are known now, by ONNX name; they never enter the graph.
+    reserved
+        ONNX names: values of our own making take others, so that every ONNX value keeps its name.
     """
 
     def __init__(self, graph: Graph, opset: int) -> None:
@@ -94,6 +97,7 @@ class OnnxBuilder:
         self.opset = opset
         self.shapes: dict[str, ShapeValue] = {}
         self.names: dict[str, str] = {}
+        self.reserved: set[str] = set()
         self._node: onnx.NodeProto | None = None
 
     # --- what the model declares ---------------------------------------------------------------------------
@@ -104,6 +108,7 @@ class OnnxBuilder:
 
         if graph.sparse_initializer:
             raise ConversionError("sparse initializers are not supported")
+        self.reserved.update(entry.name for entry in (*graph.initializer, *graph.input))
         for tensor in graph.initializer:
             self.constant(tensor.name, numpy_helper.to_array(tensor))
         fixed = {tensor.name for tensor in graph.initializer}
@@ -129,15 +134,17 @@ class OnnxBuilder:
             raise ConversionError(
                 f"input {entry.name!r} has ONNX type {kind.elem_type}; supported: {', '.join(DTYPES)}"
             )
+        if not kind.HasField("shape"):
+            raise ConversionError(f"input {entry.name!r} has no shape; export the model with one")
         shape: list[int | Dim] = []
         for axis, dim in enumerate(kind.shape.dim):
-            if dim.HasField("dim_value"):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(dim.dim_value)
             elif axis == 0 and dim.dim_param in ("", candidates):
                 shape.append(Dim(CANDIDATES))
             else:
                 raise ConversionError(
-                    f"input {entry.name!r}: dimension {axis} ({dim.dim_param or 'unknown'}) varies;"
+                    f"input {entry.name!r}: dimension {axis} ({dim.dim_param or dim.dim_value or 'unknown'}) varies;"
                     " only the first may, and it counts candidates"
                 )
         value = Value(entry.name, _ONNX_DTYPES[kind.elem_type], tuple(shape))
@@ -146,11 +153,14 @@ class OnnxBuilder:
         self.names[entry.name] = entry.name
 
     def add_output(self, name: str) -> None:
-        """Declare an output; it must be a computed value under its own name."""
-        ours = self.value_name(name)
-        if ours != name or name in self.graph.inputs or name in self.graph.constants:
-            self.emit("Identity", [ours], output=name)
-        self.graph.outputs.append(name)
+        """Declare an output."""
+        if name in self.graph.outputs:
+            raise ConversionError(f"output {name!r} is declared twice")
+        if name not in self.names and name not in self.shapes:
+            raise ConversionError(f"output {name!r} is made by no node")
+        if name in self.shapes and any(isinstance(entry, Dim) for entry in self.shapes[name].entries):
+            raise ConversionError(f"output {name!r} holds the number of candidates, which is no score")
+        self.graph.outputs.append(self.value_name(name))
 
     # --- nodes ---------------------------------------------------------------------------------------------
 
@@ -164,7 +174,13 @@ class OnnxBuilder:
         handler = HANDLERS.get(node.op_type)
         if handler is None:
             raise self.refuse(f"this operator is not supported; supported: {', '.join(sorted(HANDLERS))}")
-        handler(self, node)
+        try:
+            handler(self, node)
+        except UnsupportedOperatorError:
+            raise
+        except (ArithmeticError, AttributeError, GraphError, LookupError, TypeError, ValueError) as error:
+            # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
+            raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
 
     def refuse(self, why: str) -> UnsupportedOperatorError:
         """Build the error that names the node at hand."""
@@ -194,6 +210,12 @@ class OnnxBuilder:
                 raise self.refuse(f"attribute {name!r} is not understood")
         return {name: found.get(name, default) for name, default in understood.items()}
 
+    def axis(self, axis: int, rank: int) -> int:
+        """Turn a negative axis into a positive one; one out of range stops the conversion."""
+        if not -rank <= axis < rank:
+            raise self.refuse(f"axis {axis} is out of range for rank {rank}")
+        return axis % rank
+
     # --- values --------------------------------------------------------------------------------------------
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
@@ -204,6 +226,21 @@ class OnnxBuilder:
         self.names[name] = ours
         return ours
 
+    def own_constant(self, base: str, array: NDArray[Any]) -> str:
+        """File a constant that the source has not, or find the same one again, and return its name."""
+        name, count = base, 1
+        while name in self.reserved or (name in self.graph.values and not self._holds(name, array)):
+            name, count = f"{base}.{count}", count + 1
+        return self.graph.add_constant(name, array)
+
+    def _holds(self, name: str, array: NDArray[Any]) -> bool:
+        known = self.graph.constants.get(name)
+        return (
+            known is not None
+            and (known.dtype, known.shape) == (array.dtype, array.shape)
+            and known.tobytes() == array.tobytes()
+        )
+
     def value_name(self, name: str) -> str:
         """Name in the graph of an ONNX value; a known integer vector becomes a constant."""
         if name in self.names:
@@ -212,7 +249,7 @@ class OnnxBuilder:
             known = self.shapes[name]
             if any(isinstance(entry, Dim) for entry in known.entries):
                 raise self.refuse(f"{name!r} holds the number of candidates, which may only shape other values")
-            array = np.array(known.entries, dtype=np.int64)
+            array = np.array(known.entries, dtype=DTYPES[known.dtype])
             return self.constant(name, array.reshape(()) if known.is_scalar else array)
         raise self.refuse(f"input {name!r} is missing")
 
@@ -233,7 +270,7 @@ class OnnxBuilder:
         array = self.array(name)
         if array is None or array.dtype.kind != "i" or array.ndim > 1 or array.size > 64:
             return None
-        return ShapeValue(tuple(int(entry) for entry in array.reshape(-1)), is_scalar=array.ndim == 0)
+        return ShapeValue(tuple(int(entry) for entry in array.reshape(-1)), array.ndim == 0, dtype_name(array.dtype))
 
     def integers(self, name: str, what: str) -> list[int]:
         """Constant integers behind an ONNX name."""
@@ -256,7 +293,7 @@ class OnnxBuilder:
         onnx_node = self._node
         base = output or f"{onnx_node.output[0] if onnx_node else 'value'}/{op.lower()}"
         name, count = base, 1
-        while name in self.graph.values:
+        while output is None and (name in self.graph.values or name in self.reserved):
             name, count = f"{base}.{count}", count + 1
         label = (onnx_node.name if onnx_node else "") or name
         node = Node(op, label if output else f"{label}/{op}", tuple(inputs), (name,), dict(attributes or {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from rerank_engine.graph import Dim, elements_per_candidate, is_per_candidate
 from rerank_engine.importers.onnx import _ONNX_DTYPES, OnnxBuilder
-from rerank_engine.importers.shapes import ShapeValue, divide, multiply, resolve_reshape
+from rerank_engine.importers.shapes import ShapeValue, divide, equal, multiply, resolve_reshape
 
 if TYPE_CHECKING:
     import onnx
@@ -72,17 +73,23 @@ def _two_inputs(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 def _shape_entrywise(builder: OnnxBuilder, node: onnx.NodeProto, left: ShapeValue, right: ShapeValue) -> bool:
     """Compute on known integers; False when the result is none of ours."""
+    if left.dtype != right.dtype:
+        raise builder.refuse(f"inputs differ in dtype: {left.dtype} and {right.dtype}")
     count = max(len(left.entries), len(right.entries))
     pairs = list(zip(_repeat(left, count), _repeat(right, count), strict=True))
     scalar = left.is_scalar and right.is_scalar
     if node.op_type == "Equal":
-        array = np.array([a == b for a, b in pairs])
+        answers = [equal(a, b) for a, b in pairs]
+        if None in answers:
+            return False
+        array = np.array(answers, dtype=np.bool_)
         builder.constant(node.output[0], array.reshape(()) if scalar else array)
         return True
     entries = [_ENTRYWISE[node.op_type](a, b) for a, b in pairs]
     if any(entry is None for entry in entries):
         return False
-    builder.shapes[node.output[0]] = ShapeValue(tuple(entry for entry in entries if entry is not None), scalar)
+    known = tuple(entry for entry in entries if entry is not None)
+    builder.shapes[node.output[0]] = ShapeValue(known, scalar, left.dtype)
     return True
 
 
@@ -116,14 +123,18 @@ def _leaky_relu(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.emit("LeakyRelu", _inputs(builder, node), {"alpha": float(alpha)}, node.output[0])
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+"""Bounds of Clip that are not given: ONNX takes the finite range, so that infinities become finite."""
+
+
 @_handles("Clip")
 def _clip(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if builder.opset < 11:
-        found = builder.attributes({"min": -np.inf, "max": np.inf})
+        found = builder.attributes({"min": -_LARGEST, "max": _LARGEST})
         low, high = float(found["min"]), float(found["max"])
     else:
         builder.attributes({})
-        low, high = -np.inf, np.inf
+        low, high = -_LARGEST, _LARGEST
         for index, name in enumerate(node.input[1:]):
             if name:
                 array = builder.array(name)
@@ -140,6 +151,8 @@ def _pow(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     base = builder.value_name(node.input[0])
     if exponent is None or exponent.size != 1 or float(exponent.item()) not in (0.5, 1.0, 2.0):
         raise builder.refuse("only the constant exponents 0.5, 1 and 2 are supported")
+    if exponent.ndim > len(builder.graph.values[base].shape):
+        raise builder.refuse(f"an exponent of shape {exponent.shape} would add dimensions")
     power = float(exponent.item())
     if power == 2.0:
         builder.emit("Mul", [base, base], output=node.output[0])
@@ -152,12 +165,14 @@ def _where(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.attributes({})
     condition = builder.array(node.input[0])
     chosen = [builder.shape_value(name) for name in node.input[1:]]
-    if condition is not None and chosen[0] is not None and chosen[1] is not None:
-        count = max(condition.size, *(len(value.entries) for value in chosen if value))
+    yes_no = [value for value in chosen if value is not None]
+    if condition is not None and condition.ndim <= 1 and len(yes_no) == 2 and yes_no[0].dtype == yes_no[1].dtype:
+        count = max(condition.size, *(len(value.entries) for value in yes_no))
         picks = np.broadcast_to(condition.reshape(-1), count)
-        pairs = zip(picks, _repeat(chosen[0], count), _repeat(chosen[1], count), strict=True)
+        pairs = zip(picks, _repeat(yes_no[0], count), _repeat(yes_no[1], count), strict=True)
         entries = tuple(yes if pick else no for pick, yes, no in pairs)
-        builder.shapes[node.output[0]] = ShapeValue(entries, condition.ndim == 0)
+        scalar = condition.ndim == 0 and all(value.is_scalar for value in yes_no)
+        builder.shapes[node.output[0]] = ShapeValue(entries, scalar, yes_no[0].dtype)
         return
     builder.emit("Where", _inputs(builder, node), output=node.output[0])
 
@@ -169,7 +184,7 @@ def _cast(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse(f"a cast to ONNX type {to} is not supported")
     known = builder.shapes.get(node.input[0])
     if known is not None and _ONNX_DTYPES[to] in ("int32", "int64"):
-        builder.shapes[node.output[0]] = known
+        builder.shapes[node.output[0]] = replace(known, dtype=_ONNX_DTYPES[to])
         return
     builder.emit("Cast", _inputs(builder, node), {"to": _ONNX_DTYPES[to]}, node.output[0])
 
@@ -180,8 +195,10 @@ def _identity(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         builder.attributes({"ratio": 0.5, "seed": 0})
         if len(node.output) > 1 and node.output[1]:
             raise builder.refuse("the mask output is not supported")
-        if len(node.input) > 2 and node.input[2] and np.any(builder.array(node.input[2])):
-            raise builder.refuse("training mode is not supported")
+        if len(node.input) > 2 and node.input[2]:
+            training = builder.array(node.input[2])
+            if training is None or training.any():
+                raise builder.refuse("training mode is not supported; it must be constant and off")
     else:
         builder.attributes({})
     if node.input[0] in builder.shapes:
@@ -220,7 +237,7 @@ def _constant_of_shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if number.dtype == np.int64 and len(known.entries) == 1 and isinstance(known.entries[0], int):
         builder.shapes[node.output[0]] = ShapeValue((int(number),) * known.entries[0])
         return
-    scalar = builder.graph.add_constant(f"{node.output[0]}/fill", number)
+    scalar = builder.own_constant(f"{node.output[0]}/fill", number)
     builder.emit_shaped("Expand", scalar, known.entries, node.output[0])
 
 
@@ -238,8 +255,8 @@ def _reshape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse("the target shape must be known when the model is converted")
     if node.input[0] in builder.shapes:
         count = len(builder.shapes[node.input[0]].entries)
-        if target.entries in ((), (-1,), (count,)):
-            builder.shapes[node.output[0]] = ShapeValue(builder.shapes[node.input[0]].entries, not target.entries)
+        if target.entries in ((-1,), (count,)) or (target.entries == () and count == 1):
+            builder.shapes[node.output[0]] = replace(builder.shapes[node.input[0]], is_scalar=not target.entries)
             return
     source = builder.value(node.input[0])
     shape = resolve_reshape(target.entries, source.shape, allow_zero)
@@ -252,7 +269,7 @@ def _reshape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 def _flatten(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     axis = builder.attributes({"axis": 1})["axis"]
     source = builder.value(node.input[0])
-    axis = axis + len(source.shape) if axis < 0 else axis
+    axis = builder.axis(axis, len(source.shape)) if axis != len(source.shape) else axis
     if axis == 0 and is_per_candidate(source.shape):
         raise builder.refuse("flattening the candidates into one row is not supported")
     leading = elements_per_candidate(source.shape[:axis])
@@ -265,20 +282,24 @@ def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     axes = _axes(builder, node, since=13)
     squeezing = node.op_type == "Squeeze"
     if node.input[0] in builder.shapes:
-        entries = builder.shapes[node.input[0]].entries
-        if len(entries) == 1:
-            builder.shapes[node.output[0]] = ShapeValue(entries, is_scalar=squeezing)
+        known = builder.shapes[node.input[0]]
+        if len(known.entries) == 1 and known.is_scalar != squeezing and set(axes) <= {0, -1}:
+            builder.shapes[node.output[0]] = replace(known, is_scalar=squeezing)
             return
     source = builder.value(node.input[0])
     shape = list(source.shape)
     if squeezing:
-        chosen = [axis % len(shape) for axis in axes] if axes else [i for i, dim in enumerate(shape) if dim == 1]
+        chosen = [builder.axis(axis, len(shape)) for axis in axes]
+        chosen = chosen if axes else [axis for axis, dim in enumerate(shape) if dim == 1]
         if any(shape[axis] != 1 for axis in chosen):
             raise builder.refuse(f"axes {axes} of {source} are not all 1")
         shape = [dim for axis, dim in enumerate(shape) if axis not in chosen]
     else:
         rank = len(shape) + len(axes)
-        for axis in sorted(axis % rank for axis in axes):
+        places = sorted(builder.axis(axis, rank) for axis in axes)
+        if len(set(places)) != len(places):
+            raise builder.refuse(f"axes {axes} name a dimension twice")
+        for axis in places:
             shape.insert(axis, 1)
     builder.emit_shaped("Reshape", source.name, shape, node.output[0])
 
@@ -311,12 +332,15 @@ def _concat(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if any(name in builder.shapes for name in node.input):
         known = [builder.shape_value(name) for name in node.input]
         if all(value is not None for value in known):
-            entries = tuple(entry for value in known if value is not None for entry in value.entries)
-            builder.shapes[node.output[0]] = ShapeValue(entries)
+            joined = [value for value in known if value is not None]
+            if any(value.is_scalar or value.dtype != joined[0].dtype for value in joined) or axis not in (0, -1):
+                raise builder.refuse("only vectors of one dtype can be joined, along axis 0")
+            entries = tuple(entry for value in joined for entry in value.entries)
+            builder.shapes[node.output[0]] = ShapeValue(entries, dtype=joined[0].dtype)
             return
     names = _inputs(builder, node)
-    rank = len(builder.graph.values[names[0]].shape)
-    builder.emit("Concat", names, {"axis": axis % rank if rank else axis}, node.output[0])
+    axis = builder.axis(axis, len(builder.graph.values[names[0]].shape))
+    builder.emit("Concat", names, {"axis": axis}, node.output[0])
 
 
 @_handles("Transpose")
@@ -342,17 +366,22 @@ def _slice(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if any(step != 1 for step in steps):
         raise builder.refuse(f"steps {steps} are not supported; only 1 is")
     if node.input[0] in builder.shapes:
-        entries = builder.shapes[node.input[0]].entries
-        builder.shapes[node.output[0]] = ShapeValue(entries[starts[0] : ends[0]])
+        known = builder.shapes[node.input[0]]
+        if len(starts) != 1 or len(ends) != 1 or axes not in ([0], [-1]) or known.is_scalar:
+            raise builder.refuse("a shape is cut along its only axis")
+        builder.shapes[node.output[0]] = replace(known, entries=known.entries[starts[0] : ends[0]])
         return
     name = builder.value_name(node.input[0])
+    if not axes:
+        builder.emit("Identity", [name], output=node.output[0])
     for index, (start, end, axis) in enumerate(zip(starts, ends, axes, strict=True)):
         shape = builder.graph.values[name].shape
-        dim = shape[axis % len(shape)]
+        axis = builder.axis(axis, len(shape))
+        dim = shape[axis]
         if isinstance(dim, Dim):
             raise builder.refuse("cutting the candidate dimension is not supported")
         first, last, _ = slice(start, end).indices(dim)
-        attributes = {"axis": axis % len(shape), "start": first, "stop": max(first, last)}
+        attributes = {"axis": axis, "start": first, "stop": max(first, last)}
         name = builder.emit("Slice", [name], attributes, node.output[0] if index == len(axes) - 1 else None)
 
 
@@ -360,16 +389,22 @@ def _slice(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 def _split(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes({"axis": 0, "split": None, "num_outputs": None})
     source = builder.value(node.input[0])
-    axis = found["axis"] % len(source.shape)
+    axis = builder.axis(found["axis"], len(source.shape))
     dim = source.shape[axis]
     if isinstance(dim, Dim):
         raise builder.refuse("cutting the candidate dimension is not supported")
     sizes = found["split"]
     if len(node.input) > 1 and node.input[1]:
         sizes = builder.integers(node.input[1], "split sizes")
+    if found["num_outputs"] not in (None, len(node.output)):
+        raise builder.refuse(f"num_outputs={found['num_outputs']} for {len(node.output)} outputs")
     if sizes is None:
         each = -(-dim // len(node.output))
         sizes = [min(each, dim - index * each) for index in range(len(node.output))]
+        if builder.opset < 18 and dim % len(node.output):
+            raise builder.refuse(f"dimension {dim} does not split into {len(node.output)} equal parts")
+    if len(sizes) != len(node.output) or sum(sizes) != dim or min(sizes) < 0:
+        raise builder.refuse(f"sizes {list(sizes)} do not split dimension {dim} into {len(node.output)} parts")
     start = 0
     for size, output in zip(sizes, node.output, strict=True):
         builder.emit("Slice", [source.name], {"axis": axis, "start": start, "stop": start + size}, output)
@@ -380,15 +415,15 @@ def _split(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 def _gather(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     axis = builder.attributes({"axis": 0})["axis"]
     if node.input[0] in builder.shapes:
-        entries = builder.shapes[node.input[0]].entries
+        known = builder.shapes[node.input[0]]
         picks = builder.shape_value(node.input[1])
         if picks is None or any(isinstance(pick, Dim) for pick in picks.entries):
             raise builder.refuse("an index into a shape must be constant")
-        chosen = tuple(entries[pick] for pick in picks.entries if isinstance(pick, int))
-        builder.shapes[node.output[0]] = ShapeValue(chosen, picks.is_scalar)
+        chosen = tuple(known.entries[pick] for pick in picks.entries if isinstance(pick, int))
+        builder.shapes[node.output[0]] = replace(known, entries=chosen, is_scalar=picks.is_scalar)
         return
     source = builder.value(node.input[0])
-    axis = axis % len(source.shape)
+    axis = builder.axis(axis, len(source.shape))
     if axis == 0:
         builder.emit("Gather", _inputs(builder, node), output=node.output[0])
         return
@@ -416,7 +451,10 @@ def _reduce(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
             builder.emit("Identity", [source.name], output=node.output[0])
             return
         axes = list(range(len(source.shape)))
-    attributes = {"axes": tuple(axis % len(source.shape) for axis in axes), "keepdims": int(keep["keepdims"])}
+    attributes = {
+        "axes": tuple(builder.axis(axis, len(source.shape)) for axis in axes),
+        "keepdims": int(keep["keepdims"]),
+    }
     builder.emit(node.op_type, [source.name], attributes, node.output[0])
 
 
@@ -425,7 +463,7 @@ def _softmax(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     axis = builder.attributes({"axis": -1 if builder.opset >= 13 else 1})["axis"]
     source = builder.value(node.input[0])
     rank = len(source.shape)
-    axis %= rank
+    axis = builder.axis(axis, rank)
     if axis == rank - 1:
         builder.emit("Softmax", [source.name], {"axis": axis}, node.output[0])
         return
@@ -449,17 +487,19 @@ def _matmul(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes({"alpha": 1.0, "beta": 1.0, "transB": 0}, only={"transA": 0})
     right = builder.array(node.input[1])
-    if right is None:
+    if right is None or right.ndim != 2:
         raise builder.refuse("the right-hand matrix must be constant")
     weight = (right.T if found["transB"] else right) * np.float32(found["alpha"])
-    name = builder.graph.add_constant(f"{node.input[1]}.weight", weight.astype(np.float32))
+    name = builder.own_constant(f"{node.input[1]}.weight", np.ascontiguousarray(weight, dtype=np.float32))
     left = builder.value_name(node.input[0])
+    if len(builder.graph.values[left].shape) != 2:
+        raise builder.refuse(f"the left-hand side must be a matrix, is {builder.graph.values[left]}")
     if len(node.input) < 3 or not node.input[2] or found["beta"] == 0:
         builder.emit("MatMul", [left, name], output=node.output[0])
         return
     added = builder.value_name(node.input[2])
     if found["beta"] != 1.0:
-        beta = builder.graph.add_constant(f"{node.input[2]}.beta", np.array(found["beta"], np.float32))
+        beta = builder.own_constant(f"{node.input[2]}.beta", np.array(found["beta"], np.float32))
         added = builder.emit("Mul", [added, beta])
     product = builder.emit("MatMul", [left, name])
     builder.emit("Add", [product, added], output=node.output[0])
@@ -476,9 +516,11 @@ def _batch_normalization(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse("only the normalised output is supported")
     gain, bias, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
     scale = gain / np.sqrt(variance + found["epsilon"])
+    if len(source.shape) < 2:
+        raise builder.refuse(f"needs (N, C, ...), has {source}")
     tail = (1,) * (len(source.shape) - 2)
-    factor = builder.graph.add_constant(f"{node.output[0]}/scale", scale.astype(np.float32).reshape(-1, *tail))
+    factor = builder.own_constant(f"{node.output[0]}/scale", scale.astype(np.float32).reshape(-1, *tail))
     offset = (bias - mean * scale).astype(np.float32).reshape(-1, *tail)
-    shift = builder.graph.add_constant(f"{node.output[0]}/shift", offset)
+    shift = builder.own_constant(f"{node.output[0]}/shift", offset)
     scaled = builder.emit("Mul", [source.name, factor])
     builder.emit("Add", [scaled, shift], output=node.output[0])

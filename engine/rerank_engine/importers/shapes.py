@@ -21,16 +21,21 @@ class ShapeValue:
         The numbers.
     is_scalar
         Whether it stands for a single number without a dimension.
+    dtype
+        ``"int64"`` or ``"int32"``.
     """
 
     entries: tuple[int | Dim, ...]
     is_scalar: bool = False
+    dtype: str = "int64"
 
 
 def multiply(left: int | Dim, right: int | Dim) -> int | Dim | None:
     """Multiply two entries; None when the result is not a multiple of the candidates."""
     if isinstance(left, Dim) and isinstance(right, Dim):
         return None
+    if 0 in (left, right):
+        return 0
     if isinstance(left, Dim):
         assert isinstance(right, int)
         return left._replace(scale=left.scale * right)
@@ -40,14 +45,28 @@ def multiply(left: int | Dim, right: int | Dim) -> int | Dim | None:
 
 
 def divide(left: int | Dim, right: int | Dim) -> int | Dim | None:
-    """Divide two entries; None when the result is not an exact multiple."""
+    """Divide two entries as ONNX does, towards zero; None when candidates do not divide exactly."""
     if isinstance(right, Dim):
         return left.scale // right.scale if isinstance(left, Dim) and left.scale % right.scale == 0 else None
     if right == 0:
         return None
     if isinstance(left, Dim):
         return left._replace(scale=left.scale // right) if left.scale % right == 0 else None
-    return left // right
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+def equal(left: int | Dim, right: int | Dim) -> bool | None:
+    """Compare two entries; None when the answer depends on the number of candidates.
+
+    >>> equal(Dim("N"), -1), equal(Dim("N"), 1)
+    (False, None)
+    """
+    if isinstance(left, Dim) != isinstance(right, Dim):
+        fixed = right if isinstance(left, Dim) else left
+        return False if isinstance(fixed, int) and fixed < 0 else None
+    if isinstance(left, Dim):
+        return True if left == right else None
+    return left == right
 
 
 def resolve_reshape(

@@ -31,9 +31,12 @@ def gather_rows(
     size, ids_size = ELEMENT_BYTES[dtype], ELEMENT_BYTES[ids_dtype]
     b = e.b
 
-    def row(index: ir.Value) -> None:
+    def wide_id(index: ir.Value) -> ir.Value:
         given = e.load(e.at(ids, b.mul(index, i64(ids_size))), ELEMENT_TYPES[ids_dtype])
-        wide = given if ids_dtype == "int64" else b.sext(given, I64)
+        return given if ids_dtype == "int64" else b.sext(given, I64)
+
+    def row(index: ir.Value) -> None:
+        wide = wide_id(index)
         from_end = b.icmp_signed("<", wide, i64(0))
         chosen = b.select(from_end, b.add(wide, i64(table_rows)), wide)
         inside = b.icmp_unsigned("<", chosen, i64(table_rows))
@@ -44,6 +47,6 @@ def gather_rows(
         copy_row(e, source, e.at(target, b.mul(index, i64(row_length * size))), row_length, dtype)
 
     if table_rows == 0:
-        e.each(count, lambda index: on_bad_id(index))
+        e.each(count, lambda index: on_bad_id(wide_id(index)))
         return
     e.each(count, row)

@@ -62,7 +62,7 @@ def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
     The accumulators, the loaded panel row and one broadcast must fit: ``rows * vectors + vectors + 1``.
     """
     most = 4 if registers >= 32 else 2
-    vectors = min(most, -(-columns // lanes))
+    vectors = max(1, min(most, -(-columns // lanes)))
     rows = min(14, (registers - 1 - vectors) // vectors)
     return Tile(rows, vectors)
 

@@ -1,7 +1,7 @@
 """Elementary functions on vectors, by polynomials: no library call, the same on every target, NaN kept.
 
-Errors against float64, measured by ``tests/engine/test_kernels_math.py``: exp 2 ULP, sigmoid 4 ULP, tanh 6 ULP.
-Results under the smallest normal number are zero.
+Errors against float64, measured by ``tests/engine/test_kernels_math.py``: at most 1.1 ULP for exp, 2.5 for sigmoid,
+1.4 for tanh. Results under the smallest normal number are zero.
 
 The range reduction and the degrees follow the usual scheme of Cephes (S. Moshier); the coefficients of exp are
 the Taylor terms adjusted by a minimax fit on [-ln2/2, ln2/2].

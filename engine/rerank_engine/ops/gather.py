@@ -30,7 +30,7 @@ def _reference(inputs: Sequence[Array], _: Mapping[str, Any], __: Sequence[tuple
     table, ids = inputs
     bad = (ids < -len(table)) | (ids >= len(table))
     if bad.any():
-        raise InputError(f"id {ids[bad][0]} is outside a table of {len(table)} rows")
+        raise InputError(f"id {ids[bad].reshape(-1)[0]} is outside a table of {len(table)} rows")
     return [np.asarray(table[ids], order="C")]
 
 

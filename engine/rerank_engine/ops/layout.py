@@ -20,8 +20,8 @@ Attributes = Mapping[str, Any]
 def _infer_reshape(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     (value,) = inputs
     target: list[int | Dim] = list(node.attributes["shape"])
-    if node.attributes["candidates"]:
-        target[0] = Dim("N", node.attributes["candidates"])
+    if attribute(node, "candidates"):
+        target[0] = Dim("N", attribute(node, "candidates"))
     shape = tuple(target)
     if is_per_candidate(shape) != is_per_candidate(value.shape) or (
         elements_per_candidate(shape) != elements_per_candidate(value.shape)

@@ -19,26 +19,30 @@ FUSED_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu")
 
 def _infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     left, right = inputs[:2]
+    if node.attributes.get("activation", "") not in ("", *FUSED_ACTIVATIONS):
+        raise refuse(node, f"activation {node.attributes['activation']!r} is not one of {', '.join(FUSED_ACTIVATIONS)}")
+    if len(inputs) > 3:
+        raise refuse(node, f"takes two matrices and a bias, has {len(inputs)} inputs")
     if left.dtype != "float32" or right.dtype != "float32":
         raise refuse(node, f"only float32 is supported, has {left} and {right}")
     if len(left.shape) < 1 or len(right.shape) < 2:
         raise refuse(node, f"needs matrices, has {left} and {right}")
     if len(left.shape) == 1:
         raise refuse(node, f"a vector on the left is not supported: {left}")
+    if len(right.shape) == 2 and is_per_candidate(right.shape):
+        raise refuse(node, f"a right-hand matrix whose rows are candidates is not supported: {right}")
     inner = left.shape[-1]
     if isinstance(inner, Dim) or inner != right.shape[-2]:
         raise refuse(node, f"inner dimensions differ: {shape_text(left.shape)} and {shape_text(right.shape)}")
     if len(left.shape) == 2 and is_per_candidate(left.shape) and len(right.shape) > 2:
         raise refuse(node, f"{shape_text(left.shape)} times {shape_text(right.shape)} mixes candidates")
     if len(right.shape) == 2:
-        if is_per_candidate(right.shape):
-            raise refuse(node, "a right-hand matrix whose rows are candidates is not supported")
         shape = (*left.shape[:-1], right.shape[-1])
     else:
         batch = broadcast(node, [left.shape[:-2], right.shape[:-2]])
         shape = (*batch, left.shape[-2], right.shape[-1])
-    if len(inputs) == 3 and inputs[2].shape != (right.shape[-1],):
-        raise refuse(node, f"bias {inputs[2]} must have shape ({right.shape[-1]},)")
+    if len(inputs) == 3 and (inputs[2].dtype, inputs[2].shape) != ("float32", (right.shape[-1],)):
+        raise refuse(node, f"bias {inputs[2]} must be float32({right.shape[-1]},)")
     return [("float32", shape)]
 
 
@@ -57,6 +61,8 @@ def _reference(inputs: Sequence[Array], attributes: Mapping[str, Any], _: Sequen
 def _lower(lowering: Lowering, node: Node) -> None:
     from rerank_engine.kernels import gemm
 
+    if len(node.inputs) == 3 and node.inputs[2] not in lowering.graph.constants:
+        raise refuse(node, f"bias {node.inputs[2]!r} must be constant")
     left, right = lowering.values[node.inputs[0]], lowering.values[node.inputs[1]]
     inner, columns = elements_per_candidate(right.shape[-2:-1]), elements_per_candidate(right.shape[-1:])
     product = gemm.Product(

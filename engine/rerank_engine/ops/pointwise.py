@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank_engine.graph import DTYPES, Dim, Node, Shape, Value, shape_text
-from rerank_engine.ops.registry import Array, Infer, Operator, Pointwise, broadcast, refuse, register
+from rerank_engine.ops.registry import Array, Infer, Operator, Pointwise, attribute, broadcast, refuse, register
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -104,9 +104,9 @@ def _prelu(e: Emitter, args: Args, _: Attributes) -> ir.Value:
 
 def _clip(e: Emitter, args: Args, attributes: Attributes) -> ir.Value:
     value = args[0]
-    if np.isfinite(attributes["low"]):
+    if attributes["low"] != -np.inf:
         value = e.maximum(value, e.like(value, attributes["low"]))
-    if np.isfinite(attributes["high"]):
+    if attributes["high"] != np.inf:
         value = e.minimum(value, e.like(value, attributes["high"]))
     return value
 
@@ -170,8 +170,8 @@ def _infer_cast(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
 
 def _infer_expand(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     target: list[int | Dim] = list(node.attributes["shape"])
-    if node.attributes["candidates"]:
-        target[0] = Dim("N", node.attributes["candidates"])
+    if attribute(node, "candidates"):
+        target[0] = Dim("N", attribute(node, "candidates"))
     shape = broadcast(node, [inputs[0].shape, tuple(target)])
     if len(shape) > len(target):
         raise refuse(node, f"cannot expand {shape_text(inputs[0].shape)} to {shape_text(tuple(target))}")
@@ -185,8 +185,15 @@ def _reference_expand(inputs: Sequence[Array], _: Attributes, shapes: Sequence[t
 def _reference_cast(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
     if attributes["to"] == "float32" and inputs[0].dtype == np.float64:
         return [inputs[0]]
+    dtype = DTYPES[attributes["to"]]
     with np.errstate(all="ignore"):
-        return [inputs[0].astype(DTYPES[attributes["to"]])]
+        if dtype.kind != "i" or inputs[0].dtype.kind != "f":
+            return [inputs[0].astype(dtype)]
+        # NumPy leaves NaN and what is out of range to the processor; both bounds are exact in float64.
+        limits = np.iinfo(dtype)
+        value = inputs[0].astype(np.float64)
+        result = np.where(value >= -float(limits.min), limits.max, np.where(np.isnan(value), 0, value).astype(dtype))
+        return [np.where(value < limits.min, limits.min, result).astype(dtype)]
 
 
 def _positive(x: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank_engine.graph import Node, Shape, Value, elements_per_candidate, is_per_candidate
-from rerank_engine.ops.registry import Array, Operator, as_dtype, normal_axis, refuse, register
+from rerank_engine.ops.registry import Array, Operator, as_dtype, attribute, normal_axis, refuse, register
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
@@ -29,7 +29,7 @@ def _infer_reduce(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]
         raise refuse(node, "a reduction over the candidate dimension is not supported")
     if elements_per_candidate(value.shape[axes[0] : axes[-1] + 1]) == 0:
         raise refuse(node, "a reduction over no elements is not supported")
-    if node.attributes["keepdims"]:
+    if attribute(node, "keepdims"):
         return [(value.dtype, tuple(1 if axis in axes else dim for axis, dim in enumerate(value.shape)))]
     return [(value.dtype, tuple(dim for axis, dim in enumerate(value.shape) if axis not in axes))]
 
@@ -38,7 +38,8 @@ def _reference_reduce(function: Callable[..., Array]) -> Callable[..., list[Arra
     def reference(
         inputs: Sequence[Array], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
     ) -> list[Array]:
-        reduced = function(inputs[0], axis=tuple(attributes["axes"]))
+        with np.errstate(all="ignore"):
+            reduced = function(inputs[0], axis=tuple(attributes["axes"]))
         return [as_dtype(reduced, inputs[0]).reshape(shapes[0])]
 
     return reference
@@ -67,13 +68,15 @@ def _infer_softmax(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape
     (value,) = inputs
     if value.dtype != "float32":
         raise refuse(node, f"dtype {value.dtype} is not supported; supported: float32")
-    axis = normal_axis(node, node.attributes["axis"], len(value.shape))
+    axis = normal_axis(node, attribute(node, "axis"), len(value.shape))
     if axis != len(value.shape) - 1 or (axis == 0 and is_per_candidate(value.shape)):
         raise refuse(node, f"axis {axis} of rank {len(value.shape)}: only the last, fixed axis is supported")
     return [(value.dtype, value.shape)]
 
 
 def _reference_softmax(inputs: Sequence[Array], _: Mapping[str, Any], __: Sequence[tuple[int, ...]]) -> list[Array]:
+    if inputs[0].shape[-1] == 0:
+        return [inputs[0]]
     with np.errstate(all="ignore"):
         grown = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
         return [as_dtype(grown / grown.sum(axis=-1, keepdims=True), inputs[0])]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import GraphError, UnsupportedOperatorError
-from rerank_engine.graph import Dim, Node, Shape, Value, shape_text
+from rerank_engine.graph import Dim, Graph, Node, Shape, Value, shape_text
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -93,6 +93,38 @@ def lookup(node: Node) -> Operator:
             f" (understood: {', '.join(sorted(operator.attributes)) or 'none'})"
         )
     return operator
+
+
+def check_nodes(graph: Graph) -> None:
+    """Check that every node makes the dtypes and shapes that the graph declares.
+
+    Machine code trusts shapes, and a graph may come from a file: here what it says is compared with what it does.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        An operator, attribute or shape is not understood.
+    GraphError
+        An attribute is missing or of another kind, or a result is declared with another dtype or shape.
+    """
+    for node in graph.nodes:
+        operator = lookup(node)
+        for name, default in operator.attributes.items():
+            given = node.attributes.get(name, default)
+            wanted = (int, float) if isinstance(default, float) else object if default is None else type(default)
+            if given is None or not isinstance(given, wanted):
+                raise GraphError(f"{node.op} node {node.name!r}: attribute {name!r} is missing or wrong: {given!r}")
+        try:
+            made = operator.infer(node, [graph.values[name] for name in node.inputs])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise GraphError(f"{node.op} node {node.name!r}: inputs or attributes do not fit: {error!r}") from error
+        declared = [(graph.values[name].dtype, graph.values[name].shape) for name in node.outputs]
+        if made != declared:
+            results = ", ".join(f"{dtype}{shape_text(shape)}" for dtype, shape in made)
+            raise GraphError(
+                f"{node.op} node {node.name!r} makes {results}, but the graph declares"
+                f" {', '.join(str(graph.values[name]) for name in node.outputs)}"
+            )
 
 
 def attribute(node: Node, name: str) -> Any:

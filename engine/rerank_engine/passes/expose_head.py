@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rerank_engine.errors import ConversionError
-from rerank_engine.graph import Graph, Node, Value, is_per_candidate
+from rerank_engine.graph import Graph, Node, Value, elements_per_candidate, is_per_candidate
 
 HEAD_INPUT = "head_input"
 """Name of the added output, (N, H) float32."""
@@ -28,6 +28,11 @@ def expose_last_layer(graph: Graph) -> Graph:
     """
     if HEAD_INPUT in graph.values:
         raise ConversionError(f"the model has a value called {HEAD_INPUT!r} already")
+    if elements_per_candidate(graph.values[graph.outputs[0]].shape) != 1:
+        raise ConversionError(
+            f"output {graph.values[graph.outputs[0]]} is not one score for each candidate, so it has no last layer;"
+            " convert without expose_head"
+        )
     producers = graph.producers()
     waiting = [graph.outputs[0]]
     while waiting:

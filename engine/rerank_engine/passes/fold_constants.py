@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rerank_engine.errors import ConversionError, InputError
 from rerank_engine.graph import DTYPES, Graph, is_per_candidate, row_count
 from rerank_engine.ops import lookup
 
@@ -14,7 +15,13 @@ _MAX_GROWTH_BYTES = 1 << 20
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Compute what can be computed now."""
+    """Compute what can be computed now.
+
+    Raises
+    ------
+    ConversionError
+        A constant id is outside its constant table.
+    """
     constants, values, nodes = dict(graph.constants), dict(graph.values), []
     for node in graph.nodes:
         output = node.outputs[0]
@@ -28,8 +35,10 @@ def fold_constants(graph: Graph) -> Graph:
             continue
         operator = lookup(node)
         attributes = {key: node.attributes.get(key, default) for key, default in operator.attributes.items()}
-        (result,) = operator.reference(
-            [constants[name] for name in node.inputs], attributes, [row_count(value.shape, 0)]
-        )
-        constants[output] = np.ascontiguousarray(result, dtype=DTYPES[value.dtype]).reshape(row_count(value.shape, 0))
+        shape = row_count(value.shape, 0)
+        try:
+            (result,) = operator.reference([constants[name] for name in node.inputs], attributes, [shape])
+        except InputError as error:
+            raise ConversionError(f"{node.op} node {node.name!r}: {error}") from error
+        constants[output] = np.ascontiguousarray(result, dtype=DTYPES[value.dtype]).reshape(shape)
     return replace(graph, constants=constants, values=values, nodes=nodes)

@@ -5,9 +5,15 @@ MatMul(x, W) ─▶ Add(·, b) ─▶ Relu        becomes        MatMul(x, W, b;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from rerank_engine.graph import Graph, Node
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine.graph import Graph, Node, Value
+from rerank_engine.ops import attribute
 from rerank_engine.ops.matmul import FUSED_ACTIVATIONS
 
 
@@ -28,7 +34,7 @@ def fuse_matmul(graph: Graph) -> Graph:
             for name in bias:
                 flat = constants[name].reshape(-1)
                 if constants[name].shape != flat.shape:
-                    graph_name = f"{name}.row"
+                    graph_name = _row_name(f"{name}.row", flat, values, constants)
                     constants[graph_name] = flat
                     values[graph_name] = replace(values[name], name=graph_name, shape=flat.shape)
                     nodes[reader.outputs[0]] = fused = replace(fused, inputs=(*fused.inputs[:2], graph_name))
@@ -42,6 +48,16 @@ def fuse_matmul(graph: Graph) -> Graph:
         constants=constants,
         values={name: values[name] for name in values if name in alive},
     )
+
+
+def _row_name(name: str, row: NDArray[Any], values: Mapping[str, Value], constants: Mapping[str, NDArray[Any]]) -> str:
+    """Find a name that is free, or already stands for the same row."""
+    while name in values:
+        known = constants.get(name)
+        if known is not None and known.dtype == row.dtype and np.array_equal(known, row):
+            break
+        name += ".row"
+    return name
 
 
 def _only_reader(graph: Graph, nodes: dict[str, Node], name: str) -> Node | None:
@@ -66,6 +82,7 @@ def _fuse(graph: Graph, product: Node, reader: Node) -> Node | None:
             return None
         return replace(product, inputs=(*product.inputs, other), outputs=reader.outputs)
     if reader.op in FUSED_ACTIVATIONS:
-        attributes = {"activation": reader.op, "alpha": float(reader.attributes.get("alpha", 0.0))}
+        slope = float(attribute(reader, "alpha")) if reader.op == "LeakyRelu" else 0.0
+        attributes = {"activation": reader.op, "alpha": slope}
         return replace(product, outputs=reader.outputs, attributes=attributes)
     return None

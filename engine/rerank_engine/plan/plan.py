@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rerank_engine.graph import DTYPES, Graph, elements_per_candidate, is_per_candidate
-from rerank_engine.ops import lookup
+from rerank_engine.ops import check_nodes
 from rerank_engine.plan.arena import ALIGNMENT, Lifetime, place
-from rerank_engine.plan.steps import Step, find_aliases, group_steps
+from rerank_engine.plan.steps import Step, find_aliases, find_copied_outputs, group_steps
 
 HEADER_BYTES = 64
 """Start of the arena: status (int64), the offending id (int64), the rest unused."""
@@ -64,6 +64,8 @@ class Plan:
         Size of the arena.
     block
         Candidates computed at a time.
+    copied_outputs
+        Indices of the outputs that no step writes in place: inputs, constants, second names of the same bytes.
     weights
         Packed constants, filled while code is generated.
     weight_bytes
@@ -77,6 +79,7 @@ class Plan:
     offsets: dict[str, int]
     arena_bytes: int
     block: int
+    copied_outputs: tuple[int, ...] = ()
     weights: dict[tuple[str, str, int], WeightItem] = field(default_factory=dict)
     weight_bytes: int = 0
 
@@ -98,10 +101,11 @@ def make_plan(graph: Graph) -> Plan:
     Raises
     ------
     UnsupportedOperatorError
-        A node has no lowering.
+        A node uses an operator, an attribute or a shape that is not understood.
+    GraphError
+        A declared dtype or shape is not what the operator makes: code for it would write out of bounds.
     """
-    for node in graph.nodes:
-        lookup(node)
+    check_nodes(graph)
     steps = group_steps(graph)
     aliases = find_aliases(graph)
     once = [step for step in steps if not step.per_candidate]
@@ -144,4 +148,5 @@ def make_plan(graph: Graph) -> Plan:
         offsets={**once_offsets, **block_offsets},
         arena_bytes=-(-end // ALIGNMENT) * ALIGNMENT,
         block=block,
+        copied_outputs=tuple(find_copied_outputs(graph, aliases)),
     )

@@ -7,6 +7,7 @@ Reshape                                  no step: another name for the same byte
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rerank_engine.graph import Graph, Node, elements_per_candidate, is_per_candidate
@@ -55,21 +56,32 @@ def find_aliases(graph: Graph) -> dict[str, str]:
     return base
 
 
+def find_copied_outputs(graph: Graph, aliases: Mapping[str, str]) -> Iterator[int]:
+    """Yield the outputs that need a copy at the end: a step writes only one output in place."""
+    computed = {node.outputs[0] for node in graph.nodes} - set(aliases)
+    for index, name in enumerate(graph.outputs):
+        base = aliases.get(name, name)
+        if base in computed:
+            computed.remove(base)
+        else:
+            yield index
+
+
 def group_steps(graph: Graph) -> list[Step]:
-    """Cut the nodes of a graph into steps, in execution order."""
-    producers, consumers = graph.producers(), graph.consumers()
+    """Cut the nodes of a graph into steps, in execution order; what no step and no output reads has no step."""
+    producers, consumers, aliases = graph.producers(), graph.consumers(), find_aliases(graph)
     pinned = set(graph.outputs)
-    absorbed: set[str] = set()
+    needed = {aliases.get(name, name) for name in graph.outputs}
     steps: list[Step] = []
     for node in reversed(graph.nodes):
-        if node.op == "Reshape" or node.outputs[0] in absorbed:
+        if node.op == "Reshape" or node.outputs[0] not in needed:
             continue
         members = {node.outputs[0]: node}
         if lookup(node).pointwise is not None:
             _absorb(graph, node, members, producers, consumers, pinned)
-            absorbed |= _fully_absorbed(members, consumers, node, pinned)
         ordered = tuple(member for member in graph.nodes if member.outputs[0] in members)
         reads = tuple(dict.fromkeys(name for member in ordered for name in member.inputs if name not in members))
+        needed.update(aliases.get(name, name) for name in reads)
         per_candidate = is_per_candidate(graph.values[node.outputs[0]].shape)
         steps.append(Step(ordered, reads, node.outputs[0], per_candidate))
     return steps[::-1]
@@ -100,16 +112,3 @@ def _absorb(
                 if producer.op == "Expand" or (same_work and private):
                     members[name] = producer
                     grown = True
-
-
-def _fully_absorbed(
-    members: dict[str, Node], consumers: dict[str, list[Node]], root: Node, pinned: set[str]
-) -> set[str]:
-    """Members that no other step needs stored."""
-    return {
-        name
-        for name in members
-        if name != root.outputs[0]
-        and name not in pinned
-        and all(reader.outputs[0] in members for reader in consumers[name])
-    }

@@ -1,8 +1,8 @@
 """One event into the state, one user out of it.
 
-Nothing here depends on the order in which a user's events arrive: sums are whole numbers, a late event goes to
-the bucket of its own time, a sequence keeps the newest entries in a total order, and sessions merge when a
-late event closes the gap between them.
+Nothing here depends on the order in which a user's events arrive: sums are whole numbers, a late event goes
+to the bucket of its own time, a sequence keeps the newest entries in a total order, and sessions merge when
+a late event closes the gap between them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _add(pool: Ints, ones: int, total: int, quanta: int) -> None:
 
 @njit(**OPTIONS)
 def _join_session(users: Ints, user: int, time_ms: int, gap_ms: int) -> tuple[int, int]:
-    """Extend, merge or open a session; (first, last) time of it, or (0, -1) when it is older than all kept."""
+    """Extend, merge or open a session; its first and last time, or (0, -1) when it is older than all kept."""
     first, last = time_ms, time_ms
     count = users[user, SESSION_COUNT]
     i = 0
@@ -167,7 +167,7 @@ def _append(
     item: int,
     value: float,
 ) -> None:
-    """Insert into a user's ring of entries, ordered by (time, hashed item, value); the newest ``length`` stay."""
+    """Insert into a user's ring of entries, ordered by (time, hashed item, value); the newest stay."""
     start, count = users[user, column], users[user, column + 1]
     if count == length:
         oldest = at + start

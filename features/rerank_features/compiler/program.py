@@ -1,4 +1,4 @@
-"""A spec as descriptor tables, which one set of compiled kernels interprets: a new spec costs no compilation."""
+"""A spec as descriptor tables for one set of compiled kernels: a new spec costs no compilation."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Program:
     Attributes
     ----------
     kinds
-        Event kinds that a feature uses, with their column in ``counter_kinds`` and ``sequence_kinds``; the last
-        column stands for every other kind.
+        Event kinds that a feature uses, with their column in ``counter_kinds`` and ``sequence_kinds``; the
+        last column stands for every other kind.
     gap_ms
         Longest pause inside a session, or -1 when no feature has a session window.
     limits
@@ -129,7 +129,7 @@ def compile_spec(spec: FeatureSpec) -> Program:
     last_column, last_width = max(item_columns.values())
     return Program(
         kinds=kinds,
-        gap_ms=math.floor(spec.session_gap_s * 1000) if has_session else -1,
+        gap_ms=math.floor(round(spec.session_gap_s * 1000, 6)) if has_session else -1,
         limits=tables.limits,
         keys=tables.keys,
         counters=tables.counters,
@@ -322,7 +322,7 @@ def _ids(spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]) -> tuple[I
 def _sequences(
     spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]
 ) -> tuple[Ints, Ints, tuple[Segment, ...], tuple[int, int]]:
-    """Descriptors, id columns, where each array lies in the buffers, and the buffers' sizes (int32, float32)."""
+    """Descriptors, id columns, where each array lies in the buffers, and the buffers' sizes: int32, float32."""
     rows: list[list[int]] = []
     id_rows: list[list[int]] = []
     segments: list[Segment] = []

@@ -29,7 +29,7 @@ def store_inverse_norms(embeddings: Singles, has_embedding: Ints, inverse_norms:
 
 @njit(**OPTIONS)
 def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats) -> None:
-    """Dot products with one vector: four partial sums, so that they overlap, in an order fixed by the code."""
+    """Dot products with one vector: four partial sums that overlap, in an order fixed by the code."""
     dim = query.size
     whole = dim - dim % 4
     for n in range(rows.size):
@@ -47,7 +47,7 @@ def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats)
 
 @njit(**OPTIONS)
 def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, column: Floats) -> None:
-    """Maximum over the entries. The inner loop runs over entries, so it vectorises without reordering a sum."""
+    """Maximum over the entries; the inner loop runs over entries, so it vectorises without reordering sums."""
     count, dim = chosen.size, embeddings.shape[1]
     turned = np.empty((dim, count), np.float32)
     for t in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -76,17 +77,27 @@ class Ranker(nn.Module):
         Feature arrays that :meth:`forward` takes, in order.
 
     The last layer is ``head``, a linear map to one logit, so that a user's own last layer can be learned.
+
+    Parameters
+    ----------
+    spec
+        Feature spec that emits the arrays.
+    dropout
+        Probability with which a hidden unit is dropped in training.
     """
 
     input_names: tuple[str, ...]
     head: nn.Linear
 
-    def __init__(self, spec: FeatureSpec) -> None:
+    def __init__(self, spec: FeatureSpec, *, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.shapes = feature_shapes(spec)
         missing = [name for name in self.input_names if name not in self.shapes]
         if missing:
-            raise ValueError(f"{type(self).__name__} needs the feature arrays {missing}, which spec {spec.name!r} lacks")
+            raise ValueError(
+                f"{type(self).__name__} needs the feature arrays {missing}, which spec {spec.name!r} lacks"
+            )
         self.standardize = Standardize(self.shapes["dense"].shape[-1])
 
     def example_inputs(self, candidates: int) -> tuple[Tensor, ...]:
@@ -95,13 +106,14 @@ class Ranker(nn.Module):
         for name in self.input_names:
             shape = self.shapes[name]
             full = (candidates, *shape.shape) if shape.per_candidate else shape.shape
-            result.append(torch.zeros(full, dtype=torch.int32 if name == "ids" or name.endswith("_ids") else torch.float32))
+            is_ids = name == "ids" or name.endswith("_ids")
+            result.append(torch.zeros(full, dtype=torch.int32 if is_ids else torch.float32))
         return tuple(result)
 
 
 def tower(sizes: list[int], dropout: float) -> nn.Sequential:
     """Linear layers with ReLU after each."""
     layers: list[nn.Module] = []
-    for inner, outer in zip(sizes, sizes[1:], strict=False):
+    for inner, outer in itertools.pairwise(sizes):
         layers += [nn.Linear(inner, outer), nn.ReLU(), nn.Dropout(dropout)]
     return nn.Sequential(*layers)

@@ -31,9 +31,9 @@ class DeepFM(Ranker):
     offsets: Tensor
 
     def __init__(
-        self, spec: FeatureSpec, factors: int = 8, hidden: tuple[int, int] = (64, 32), dropout: float = 0.1
+        self, spec: FeatureSpec, factors: int = 8, hidden: tuple[int, int] = (64, 32), *, dropout: float = 0.1
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, dropout=dropout)
         widths = [feature.buckets for feature in spec.ids for _ in range(feature.width or 1)]
         starts: list[int] = []
         total = 0

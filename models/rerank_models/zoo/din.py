@@ -35,9 +35,9 @@ class DIN(Ranker):
     summaries = 3
 
     def __init__(
-        self, spec: FeatureSpec, attention: int = 16, hidden: tuple[int, int] = (64, 32), dropout: float = 0.1
+        self, spec: FeatureSpec, attention: int = 16, hidden: tuple[int, int] = (64, 32), *, dropout: float = 0.1
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, dropout=dropout)
         width = self.shapes["embedding"].shape[-1]
         event = self.shapes["history_dense"].shape[-1]
         self.standardize_event = Standardize(event)

@@ -23,8 +23,8 @@ class MLP(Ranker):
 
     input_names = ("dense",)
 
-    def __init__(self, spec: FeatureSpec, hidden: tuple[int, int] = (64, 32), dropout: float = 0.1) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: FeatureSpec, hidden: tuple[int, int] = (64, 32), *, dropout: float = 0.1) -> None:
+        super().__init__(spec, dropout=dropout)
         self.tower = tower([self.shapes["dense"].shape[-1], *hidden], dropout)
         self.head = nn.Linear(hidden[-1], 1)
 

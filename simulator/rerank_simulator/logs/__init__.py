@@ -1,5 +1,5 @@
 """Public logs as plain arrays."""
 
-from rerank_simulator.logs.movielens import RatingLog, default_cache_dir, load_movielens
+from rerank_simulator.logs.movielens import RatingLog, load_movielens
 
-__all__ = ["RatingLog", "default_cache_dir", "load_movielens"]
+__all__ = ["RatingLog", "load_movielens"]

@@ -11,7 +11,6 @@ Source of the data: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: His
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rerank_engine.errors import DataError
+from rerank_engine.paths import user_cache_dir
 
 FETCH_TIMEOUT_S = 300
 
@@ -171,36 +171,6 @@ class RatingLog:
         return log
 
 
-def default_cache_dir() -> Path:
-    """Return the folder for what this project may fetch or build again.
-
-    The first that is set decides: ``RERANK_CACHE_DIR`` (taken as it is), ``XDG_CACHE_HOME``, ``LOCALAPPDATA``
-    on Windows, ``~/Library/Caches`` on macOS, ``~/.cache`` elsewhere; the last four with ``rerank-sdk``
-    below.
-
-    Examples
-    --------
-    >>> import os
-    >>> from unittest import mock
-    >>> with mock.patch.dict(os.environ, RERANK_CACHE_DIR="cache"):
-    ...     default_cache_dir().as_posix()
-    'cache'
-    """
-    own = os.environ.get("RERANK_CACHE_DIR")
-    if own:
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    if shared and Path(shared).is_absolute():
-        root = Path(shared)
-    elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = Path.home() / ".cache"
-    return root / "rerank-sdk"
-
-
 def load_movielens(cache_dir: Path | None = None, *, progress: Callable[[str], None] | None = None) -> RatingLog:
     """Read MovieLens-100K; the first call fetches it with pip, later calls need no network.
 
@@ -210,7 +180,7 @@ def load_movielens(cache_dir: Path | None = None, *, progress: Callable[[str], N
     Parameters
     ----------
     cache_dir
-        Where ``movielens-100k/`` lies or is to be created; :func:`default_cache_dir` when None.
+        Where ``movielens-100k/`` lies or is to be created; :func:`rerank_engine.paths.user_cache_dir` when None.
     progress
         Called with one line of text before a download.
 
@@ -237,7 +207,7 @@ def load_movielens(cache_dir: Path | None = None, *, progress: Callable[[str], N
     Traceback (most recent call last):
     rerank_engine.errors.DataError: MovieLens-100K: cannot write the cache ...
     """
-    folder = (cache_dir if cache_dir is not None else default_cache_dir()) / "movielens-100k"
+    folder = (cache_dir if cache_dir is not None else user_cache_dir()) / "movielens-100k"
     contents = _read_checked(folder)
     if contents is None:
         if progress is not None:

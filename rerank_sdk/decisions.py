@@ -1,0 +1,173 @@
+"""What was shown and what came of it: seen items of open lists, and training pairs from feedback on them.
+
+When a user likes an unseen candidate that stood below others, it was preferred to those that they passed over
+("click > skip above"; Joachims, "Optimizing Search Engines using Clickthrough Data", KDD 2002). Each such pair is an
+example for per-user learning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rerank_features import Event, Item
+
+from rerank_sdk.store import Example
+
+POSITIVE_KINDS = frozenset({"click", "like", "purchase"})
+"""Kinds that say: the user wants this."""
+
+NEGATIVE_KINDS = frozenset({"dislike", "hide", "skip"})
+"""Kinds that say: the user does not want this."""
+
+_OPEN_LISTS = 4
+_PAIRS_PER_EVENT = 8
+
+
+@dataclass
+class Decision:
+    """One list as it was last ordered for a user.
+
+    Attributes
+    ----------
+    request
+        Its id.
+    time_ms
+        When it was ordered.
+    places
+        Item id to its place in the server's order.
+    shown_order
+        (N,) int64: candidates from the top, as shown.
+    head_input
+        (N, H) float32: what the model's last layer read, by the server's order.
+    scores
+        (N,) float32: base scores, by the server's order.
+    touched
+        Places of items with any feedback so far.
+    """
+
+    request: str
+    time_ms: int
+    places: dict[str, int]
+    shown_order: NDArray[np.int64]
+    head_input: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    touched: set[int] = field(default_factory=set)
+
+
+class DecisionLog:
+    """Open lists of many users. Not locked: the re-ranker holds its lock.
+
+    Parameters
+    ----------
+    max_users
+        So many users' lists are kept, the most recent ones.
+    """
+
+    def __init__(self, max_users: int = 10_000) -> None:
+        self._max_users = max_users
+        self._decisions: OrderedDict[str, OrderedDict[str, Decision]] = OrderedDict()
+        self._seen: OrderedDict[str, OrderedDict[str, set[str]]] = OrderedDict()
+
+    def record(
+        self,
+        user: str,
+        request: str,
+        time_ms: int,
+        candidates: tuple[Item, ...],
+        order: NDArray[np.int64],
+        head_input: NDArray[np.float32],
+        scores: NDArray[np.float32],
+    ) -> None:
+        """Remember a list as it was ordered."""
+        lists = _most_recent(self._decisions, user, OrderedDict, self._max_users)
+        before = lists.pop(request, None)
+        places = before.places if before is not None else {item.id: i for i, item in enumerate(candidates)}
+        touched = before.touched if before is not None else set()
+        lists[request] = Decision(request, time_ms, places, order, head_input, scores, touched)
+        while len(lists) > _OPEN_LISTS:
+            lists.popitem(last=False)
+
+    def observe(self, event: Event, base_model: str) -> list[Example]:
+        """Take feedback in: the item counts as seen in its list, and pairs are learned from.
+
+        Returns
+        -------
+        list of Example
+            Features are the preferred item's head input minus the other's, then the difference of their base scores;
+            the label is 1.
+        """
+        if event.request is None:
+            return []
+        seen = _most_recent(self._seen, event.user, OrderedDict, self._max_users)
+        _most_recent(seen, event.request, set, _OPEN_LISTS).add(event.item)
+        decision = self._decisions.get(event.user, OrderedDict()).get(event.request)
+        place = decision.places.get(event.item) if decision is not None else None
+        if decision is None or place is None or place in decision.touched:
+            return []
+        if event.kind not in POSITIVE_KINDS and event.kind not in NEGATIVE_KINDS:
+            return []
+        decision.touched.add(place)
+        rank = int(np.flatnonzero(decision.shown_order == place)[0])
+        if event.kind in POSITIVE_KINDS:
+            others = [int(p) for p in decision.shown_order[:rank] if int(p) not in decision.touched]
+            pairs = [(place, other) for other in _spread(others)]
+        else:
+            # What was refused is worth less than what stands next to it and was not.
+            others = [int(p) for p in decision.shown_order[rank + 1 :] if int(p) not in decision.touched]
+            pairs = [(other, place) for other in others[:1]]
+        return [
+            Example(
+                user=event.user,
+                request=event.request,
+                item=_pair_id(event, better, worse),
+                time_ms=event.time_ms,
+                label=1.0,
+                features=np.append(
+                    decision.head_input[better] - decision.head_input[worse],
+                    decision.scores[better] - decision.scores[worse],
+                ).astype(np.float32),
+                base_model=base_model,
+            )
+            for better, worse in pairs
+        ]
+
+    def seen_items(self, user: str, request: str | None) -> set[str]:
+        """Items of a list that the user has given any sign about."""
+        if request is None:
+            return set()
+        return self._seen.get(user, OrderedDict()).get(request, set())
+
+    def forget(self, user: str) -> None:
+        """Drop everything of a user."""
+        self._decisions.pop(user, None)
+        self._seen.pop(user, None)
+
+
+def _pair_id(event: Event, better: int, worse: int) -> str:
+    """A short name of the pair within its request: an item id may itself be as long as an id can be."""
+    return hashlib.blake2b(f"{event.item}\0{better}\0{worse}".encode(), digest_size=12).hexdigest()
+
+
+def _spread(places: list[int]) -> list[int]:
+    """At most a few of the candidates passed over: evenly spread from the top to just above the chosen one."""
+    if len(places) <= _PAIRS_PER_EVENT:
+        return places
+    chosen = np.linspace(0, len(places) - 1, _PAIRS_PER_EVENT).round().astype(int)
+    return [places[index] for index in chosen]
+
+
+def _most_recent(table: OrderedDict[str, Any], key: str, make: Callable[[], Any], limit: int) -> Any:
+    """The entry of a key, made if missing, moved to the recent end; the oldest entries beyond the limit go."""
+    if key in table:
+        table.move_to_end(key)
+    else:
+        table[key] = make()
+        while len(table) > limit:
+            table.popitem(last=False)
+    return table[key]

@@ -1,0 +1,429 @@
+"""The loop: events go in, features follow, the model scores, the list is reordered, feedback teaches a patch.
+
+    track(event) ─▶ store, feature state, training pairs
+    rerank(request) ─▶ features ─▶ scores (+ the user's patch) ─▶ order
+    personalise(user) ─▶ a new patch, if it helps
+
+One :class:`Reranker` serves many users and many threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rerank_engine.errors import EventError, InputError, RerankError
+from rerank_features import Event, Item, Request
+
+from rerank_sdk.bundle import Bundle, builtin_bundle
+from rerank_sdk.decisions import DecisionLog
+from rerank_sdk.explain import explain_scores
+from rerank_sdk.health import Health
+from rerank_sdk.personal import PersonalisationResult, train_patch
+from rerank_sdk.policy import order_unpinned
+from rerank_sdk.ranking import Ranking, Timings
+from rerank_sdk.scorer import Scorer, UserPatches
+from rerank_sdk.store import EventStore
+
+_RECENT_KEYS = 100_000
+_UNSAVED_ITEMS = 64
+
+
+class Reranker:
+    """Re-ranks lists on the device.
+
+    Use :meth:`open`. In the default mode :meth:`rerank` never raises: whatever goes wrong inside, the server's order
+    comes back with the reason.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from rerank_sdk import Event, Item, Request, Reranker
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Reranker.open(folder.name) as reranker:
+    ...     films = [Item(id=name, multi_categorical={"genres": (name,)}) for name in ("Drama", "Comedy", "Horror")]
+    ...     _ = reranker.track(Event(user="u", item="Comedy", kind="like", value=5, time_ms=1_000))
+    ...     ranking = reranker.rerank(Request(user="u", candidates=films, time_ms=2_000))
+    >>> sorted(item.id for item in ranking.items), ranking.fallback
+    (['Comedy', 'Drama', 'Horror'], None)
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, store: EventStore, scorer: Scorer | None, problem: str | None, options: _Options) -> None:
+        self._store = store
+        self._scorer = scorer
+        self._problem = problem
+        self._options = options
+        self._lock = threading.RLock()
+        self._decisions = DecisionLog()
+        self._patches = UserPatches(store, scorer.model_hash if scorer else "")
+        self._loaded: dict[str, bool] = {}
+        self._recent_keys: OrderedDict[bytes, str] = OrderedDict()
+        self._items: OrderedDict[str, Item] = OrderedDict()
+        self._unsaved: dict[str, Item] = {}
+        self._last_candidates: tuple[Item, ...] = ()
+        self._restore_items()
+
+    @classmethod
+    def open(
+        cls,
+        state_dir: str | Path,
+        bundle: str | Path | Bundle | None = None,
+        *,
+        deadline_ms: float | None = 50.0,
+        strict: bool = False,
+        cache_dir: str | Path | None = None,
+    ) -> Reranker:
+        """Open the state of an app, or make it.
+
+        Parameters
+        ----------
+        state_dir
+            Folder of the event store. Where it cannot be written, events are kept in memory; see :meth:`health`.
+        bundle
+            Model and features; None takes the one that comes with the package (DIN, MovieLens-100K).
+        deadline_ms
+            A ranking that took longer is dropped for the server's order; None waits for ever.
+        strict
+            Raise instead of falling back, for tests and tools.
+        cache_dir
+            Where machine code is kept; by default the user's cache directory.
+
+        Raises
+        ------
+        StoreError
+            The store is damaged or of a newer version; nothing of it is changed.
+        BundleError, ModelFileError, SpecError
+            The bundle cannot be used, with ``strict``. Otherwise events are kept, and every ranking falls back.
+        InputError
+            The deadline is not positive.
+        """
+        if deadline_ms is not None and not deadline_ms > 0:
+            raise InputError(f"deadline_ms must be positive or None, got {deadline_ms!r}")
+        store = EventStore.open(Path(state_dir) / "events.db", read_only_ok=True)
+        scorer: Scorer | None = None
+        problem: str | None = None
+        try:
+            loaded = bundle if isinstance(bundle, Bundle) else Bundle.read(bundle or builtin_bundle())
+            scorer = Scorer(loaded, cache_dir)
+        except RerankError as error:
+            if strict:
+                store.close()
+                raise
+            problem = f"{type(error).__name__}: {error}"
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, scorer, problem, _Options(deadline_ms, strict))
+
+    # --- events --------------------------------------------------------------------------------------------
+
+    def track(self, events: Event | Iterable[Event]) -> int:
+        """Take in one event, or several.
+
+        An event that was delivered before is recognised and changes nothing. A late event counts at its own time.
+
+        Returns
+        -------
+        int
+            How many events were new.
+
+        Raises
+        ------
+        EventError
+            Something is no event. Nothing before it is undone.
+        StoreError
+            The store has stopped accepting events (100,000 are waiting for a disk that refuses them).
+        """
+        if isinstance(events, Event):
+            return self._track_one(events)
+        return sum(self._track_one(event) for event in events)
+
+    def _track_one(self, event: Event) -> int:
+        if not isinstance(event, Event):
+            raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
+        key = event.key()
+        with self._lock:
+            if key in self._recent_keys:
+                return 0
+            self._load_user(event.user)
+            if key in self._recent_keys:
+                return 0
+            self._store.append(event, key)
+            self._remember_key(key, event.user)
+            if self._scorer is not None:
+                self._scorer.pipeline.update(event)
+                self._loaded[event.user] = self._scorer.pipeline.knows(event.user)
+            item = self._items.get(event.item)
+            if item is not None:
+                self._unsaved[event.item] = item
+            examples = self._decisions.observe(event, self._patches.base_model)
+            if examples:
+                self._store.save_examples(examples)
+            if len(self._unsaved) >= _UNSAVED_ITEMS:
+                self._save_items()
+        return 1
+
+    def remember(self, items: Iterable[Item]) -> None:
+        """Make items known that the user may meet outside a list, for example on a page of search results.
+
+        Raises
+        ------
+        EventError, InputError
+            An embedding has the wrong length, or something is no item.
+        """
+        items = tuple(items)
+        with self._lock:
+            if self._scorer is not None:
+                self._scorer.pipeline.remember(items)
+            self._note_items(items)
+
+    # --- ranking -------------------------------------------------------------------------------------------
+
+    def rerank(self, request: Request) -> Ranking:
+        """Reorder a list for this user at this moment.
+
+        Candidates on screen (``request.shown``) and those that the user has reacted to in this list keep their
+        places; the others are sorted by score.
+
+        Returns
+        -------
+        Ranking
+            With ``fallback`` set when it is the server's order.
+
+        Raises
+        ------
+        RerankError
+            Only with ``strict``.
+        """
+        started = perf_counter()
+        try:
+            return self._rank(request, started)
+        except Exception as error:
+            if self._options.strict:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            return _server_order(request, reason, started)
+
+    def _rank(self, request: Request, started: float) -> Ranking:
+        scorer = self._scorer
+        if not request.candidates:
+            return _ranking(request, np.empty(0, np.int64), np.empty(0, np.float32), Timings(), "cpu")
+        if scorer is None:
+            return self._fall_back(request, f"no model: {self._problem}", started)
+        if duplicate := _first_duplicate(request.candidates):
+            return self._fall_back(request, f"candidate {duplicate!r} is in the list twice", started)
+        with self._lock:
+            self._load_user(request.user)
+            self._note_items(request.candidates)
+            batch = scorer.pipeline.emit(request)
+            patch = self._patches.get(request.user)
+            pinned = _pinned(request, self._decisions.seen_items(request.user, request.id))
+        features_done = perf_counter()
+        base, head_input = scorer.score(batch.arrays)
+        scores = base if patch is None or head_input is None else base + patch.patch.delta(head_input)
+        scored = perf_counter()
+        if not np.isfinite(scores).all():
+            bad = request.candidates[int(np.flatnonzero(~np.isfinite(scores))[0])].id
+            return self._fall_back(request, f"the model's score of candidate {bad!r} is not a finite number", started)
+        order = order_unpinned(scores, pinned)
+        if head_input is not None and request.id is not None:
+            with self._lock:
+                self._decisions.record(
+                    request.user, request.id, batch.time_ms, request.candidates, order, head_input, base
+                )
+        done = perf_counter()
+        total_ms = (done - started) * 1e3
+        deadline_ms = self._options.deadline_ms
+        if deadline_ms is not None and total_ms > deadline_ms:
+            return self._fall_back(request, f"took {total_ms:.1f} ms, the deadline is {deadline_ms:g} ms", started)
+        timings = Timings(
+            (features_done - started) * 1e3, (scored - features_done) * 1e3, (done - scored) * 1e3, total_ms
+        )
+        notes: list[str] = []
+        if batch.clock_skew_ms:
+            notes.append(f"the clock went back {batch.clock_skew_ms} ms; features are as of the newest event")
+        return Ranking(
+            items=tuple(request.candidates[place] for place in order),
+            order=order,
+            scores=scores[order],
+            timings=timings,
+            backend=scorer.engine.backend,
+            notes=tuple(notes),
+            patch_version=patch.version if patch is not None else 0,
+            _explain=lambda: explain_scores(scorer, batch.arrays, base, scores, order),
+        )
+
+    def _fall_back(self, request: Request, reason: str, started: float) -> Ranking:
+        if self._options.strict:
+            raise RerankError(f"cannot re-rank: {reason}")
+        return _server_order(request, reason, started)
+
+    # --- per-user learning and privacy ---------------------------------------------------------------------
+
+    def personalise(self, user: str) -> PersonalisationResult:
+        """Learn the user's own last layer from their feedback on lists; keep it only where it helps them.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be read or written.
+        """
+        base_model = self._patches.base_model
+        patch, result = train_patch(self._store.load_examples(user, base_model=base_model), base_model)
+        with self._lock:
+            version = self._patches.replace(user, patch, result)
+        return PersonalisationResult(
+            result.accepted, result.reason, result.pairs, result.loss_before, result.loss_after, version
+        )
+
+    def forget(self, user: str) -> int:
+        """Erase everything about a user, in memory and on disk.
+
+        Returns
+        -------
+        int
+            How many rows of the store were erased.
+        """
+        with self._lock:
+            if self._scorer is not None:
+                self._scorer.pipeline.forget(user)
+            self._decisions.forget(user)
+            self._patches.forget(user)
+            self._loaded.pop(user, None)
+            self._recent_keys = OrderedDict((key, who) for key, who in self._recent_keys.items() if who != user)
+            return self._store.forget(user)
+
+    def export(self, user: str) -> dict[str, Any]:
+        """Everything that is held about a user, ready for JSON."""
+        return self._store.export(user)
+
+    # --- state ---------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """How store and model are doing."""
+        engine = self._scorer.engine if self._scorer else None
+        return Health(
+            store=self._store.health(),
+            bundle=self._scorer.bundle.name if self._scorer else None,
+            backend=engine.backend if engine else "server",
+            backend_reason=engine.backend_reason if engine else "no model",
+            problem=self._problem,
+        )
+
+    def flush(self) -> None:
+        """Return when every event so far is on disk.
+
+        Raises
+        ------
+        StoreError
+            It cannot be written now; it stays queued.
+        """
+        with self._lock:
+            self._save_items()
+        self._store.flush()
+
+    def close(self) -> None:
+        """Write what is pending and let go of the store. May be called twice."""
+        with self._lock:
+            self._save_items()
+        self._store.close()
+
+    def __enter__(self) -> Reranker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load_user(self, user: str) -> None:
+        """Bring a user's stored events into the feature state, once, or again after the state let them go."""
+        pipeline = self._scorer.pipeline if self._scorer else None
+        loaded = self._loaded.get(user)
+        if loaded is False or (loaded and (pipeline is None or pipeline.knows(user))):
+            return
+        found = False
+        for event in self._store.read(user):
+            found = True
+            self._remember_key(event.key(), user)
+            if pipeline is not None:
+                pipeline.update(event)
+        self._loaded[user] = found and (pipeline is None or pipeline.knows(user))
+
+    def _remember_key(self, key: bytes, user: str) -> None:
+        self._recent_keys[key] = user
+        if len(self._recent_keys) > _RECENT_KEYS:
+            self._recent_keys.popitem(last=False)
+
+    def _note_items(self, items: tuple[Item, ...]) -> None:
+        if items is self._last_candidates:
+            return
+        self._last_candidates = items
+        for item in items:
+            self._items[item.id] = item
+        limit = self._scorer.pipeline.spec.max_items if self._scorer else len(self._items)
+        while len(self._items) > limit:
+            self._items.popitem(last=False)
+
+    def _save_items(self) -> None:
+        if self._unsaved:
+            rows = [(name, item.model_dump_json().encode()) for name, item in self._unsaved.items()]
+            self._unsaved.clear()
+            self._store.save_items(rows)
+
+    def _restore_items(self) -> None:
+        items = tuple(Item.from_json(text) for text in self._store.load_items().values())
+        if items:
+            self.remember(items)
+
+
+class _Options:
+    """How a re-ranker was opened."""
+
+    def __init__(self, deadline_ms: float | None, strict: bool) -> None:
+        self.deadline_ms = deadline_ms
+        self.strict = strict
+
+
+def _pinned(request: Request, seen: set[str]) -> NDArray[np.bool_]:
+    pinned = np.zeros(len(request.candidates), np.bool_)
+    pinned[: request.shown] = True
+    if seen:
+        for place, item in enumerate(request.candidates):
+            if item.id in seen:
+                pinned[place] = True
+    return pinned
+
+
+def _first_duplicate(candidates: tuple[Item, ...]) -> str | None:
+    ids = [item.id for item in candidates]
+    if len(set(ids)) == len(ids):
+        return None
+    met: set[str] = set()
+    return next(name for name in ids if name in met or met.add(name))  # type: ignore[func-returns-value]
+
+
+def _server_order(request: Request, reason: str, started: float) -> Ranking:
+    count = len(request.candidates)
+    scores = np.full(count, np.nan, np.float32) if request.scores is None else np.array(request.scores, np.float32)
+    timings = Timings(total_ms=(perf_counter() - started) * 1e3)
+    return _ranking(request, np.arange(count), scores, timings, "server", reason)
+
+
+def _ranking(
+    request: Request,
+    order: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    timings: Timings,
+    backend: str,
+    fallback: str | None = None,
+) -> Ranking:
+    return Ranking(request.candidates, order, scores, timings, backend, fallback)
