@@ -58,13 +58,17 @@ def test_any_kind_keeps_a_session_alive() -> None:
     assert dense_of(pipeline, "a", time_ms=19_001) == [[0.0]]
 
 
-def test_a_gap_begins_a_session_and_a_late_event_joins_two() -> None:
-    pipeline = pipeline_of(clicks(key="user", window="session"), session_gap_s=10)
-    pipeline.update(click("a", 0))
-    pipeline.update(click("a", 10_001))
-    assert dense_of(pipeline, "a", time_ms=10_001) == [[1.0]]
-    pipeline.update(click("a", 5_000))
-    assert dense_of(pipeline, "a", time_ms=10_001) == [[3.0]]
+def test_a_late_event_joins_two_sessions_with_all_their_events() -> None:
+    pipeline = pipeline_of(
+        clicks(key="user", window="session"),
+        clicks(name="sum", key="user", window="session", weight="value"),
+        session_gap_s=10,
+    )
+    for time_ms in (0, 1, 12_000, 12_001, 12_002):
+        pipeline.update(click("a", time_ms, value=0.5))
+    assert dense_of(pipeline, "a", time_ms=12_002) == [[3.0, 1.5]]
+    pipeline.update(click("a", 6_000, value=4))
+    assert dense_of(pipeline, "a", time_ms=12_002) == [[6.0, 6.5]]
 
 
 @pytest.mark.parametrize(("late_ms", "expected"), [(9_999, 1.0), (10_000, 2.0), (30_000, 2.0), (30_001, 1.0)])

@@ -154,7 +154,9 @@ def emit(
         )
     if candidate_embeddings.shape[0] > 0:
         for n in range(count):
-            candidate_embeddings[n] = embeddings[rows[n]]
+            row = rows[n]
+            for e in range(embeddings.shape[1]):
+                candidate_embeddings[n, e] = embeddings[row, e]
     for f in range(id_features.shape[0]):
         at, width, out = id_features[f, ID_COLUMN], id_features[f, ID_WIDTH], id_features[f, ID_OUT]
         for n in range(count):

@@ -82,5 +82,6 @@ def emit_sequence(
             integers[out] = bucket_of(word, sequence_ids[i, SEQUENCE_ID_BUCKETS])
         if sequence[SEQUENCE_EMBEDDING_AT] >= 0 and row >= 0:
             out = sequence[SEQUENCE_EMBEDDING_AT] + t * dim
-            singles[out : out + dim] = embeddings[row]
+            for e in range(dim):
+                singles[out + e] = embeddings[row, e]
     return count
