@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rerank_engine import load
 from rerank_engine.errors import ModelFileError
 from rerank_engine.passes.expose_head import HEAD_INPUT
-from rerank_features import FeaturePipeline
+from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 
 from rerank_sdk.bundle import Bundle, check_fit
 from rerank_sdk.personal import Patch, PersonalisationResult
@@ -47,7 +47,7 @@ class Scorer:
         self.engine = load(model, cache_dir=cache_dir)
         self.input_names = [value.name for value in model.inputs]
         self._score_name = model.outputs[0].name
-        self._single = len(model.outputs) == 1
+        _warm_up(spec)
 
     def score(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Score every candidate.
@@ -61,6 +61,16 @@ class Scorer:
         if not isinstance(result, dict):
             return result.reshape(-1), None
         return result[self._score_name].reshape(-1), result.get(HEAD_INPUT)
+
+
+def _warm_up(spec: FeatureSpec) -> None:
+    """Load the compiled feature code now, on a state of its own, so that the first request does not pay for it."""
+    pipeline = FeaturePipeline(spec.model_copy(update={"max_users": 1, "max_items": 1}))
+    item = Item(id="warm-up")
+    pipeline.remember((item,))
+    for kind in {kind for feature in (*spec.dense, *spec.sequences) for kind in getattr(feature, "kinds", ())}:
+        pipeline.update(Event(user="warm-up", item=item.id, kind=kind, time_ms=0))
+    pipeline.emit(Request(user="warm-up", candidates=(item,), time_ms=0))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import io
 import logging
 from pathlib import Path
 
+import onnx
 import torch
 
 from rerank_models.zoo import Ranker
@@ -37,4 +38,13 @@ def export_onnx(model: Ranker, path: str | Path, *, opset: int = 18) -> None:
             verbose=False,
         )
     assert program is not None
-    program.save(str(path))
+    onnx.save(_without_traces(program.model_proto), str(path))
+
+
+def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop the exporter's notes: stack traces with paths of the machine that trained, of no use to a reader."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return model

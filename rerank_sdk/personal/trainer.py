@@ -23,8 +23,8 @@ HELD_OUT = 0.25
 MIN_PAIRS = 24
 """With fewer pairs nothing is learned."""
 
-_STEPS = 200
-_L2 = 0.05
+_STEPS = 100
+_L2 = 1.0
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ def train_bundle(
     *,
     spec: FeatureSpec | None = None,
     options: TrainOptions | None = None,
+    onnx_path: Path | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
     """Train a model of the zoo on MovieLens and pack it with its features.
@@ -113,6 +114,8 @@ def train_bundle(
         Features; by default :func:`movielens_spec`.
     options
         How to train.
+    onnx_path
+        Where to keep the exported model; None keeps it nowhere.
     progress
         Called with (epochs done, epochs at most, text).
 
@@ -131,7 +134,7 @@ def train_bundle(
     training, validation = training_sets(log, spec)
     result = train_model(model, spec, training, validation, options, progress)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"movielens_{model}.onnx"
+        path = onnx_path or Path(folder) / f"movielens_{model}.onnx"
         export_onnx(result.model, path)
         converted = convert(path, expose_head=True)
     facts: dict[str, Any] = {

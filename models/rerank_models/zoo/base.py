@@ -95,9 +95,7 @@ class Ranker(nn.Module):
         self.shapes = feature_shapes(spec)
         missing = [name for name in self.input_names if name not in self.shapes]
         if missing:
-            raise ValueError(
-                f"{type(self).__name__} needs the feature arrays {missing}, which spec {spec.name!r} lacks"
-            )
+            raise SpecError(f"{type(self).__name__} needs the feature arrays {missing}; spec {spec.name!r} lacks them")
         self.standardize = Standardize(self.shapes["dense"].shape[-1])
 
     def example_inputs(self, candidates: int) -> tuple[Tensor, ...]:

@@ -1,0 +1,62 @@
+# One command for each thing that people do here. Every target sets up what it needs in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+READY_DEMO := $(VENV)/.ready-demo
+READY_DEV := $(VENV)/.ready-dev
+TORCH ?= torch==2.13.0
+
+.PHONY: help demo test check lint types imports bench bundles docs clean
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(READY_DEMO): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[simulator]'
+	@touch $@
+
+# PyTorch first and pinned: an unpinned install brings gigabytes of GPU libraries.
+$(READY_DEV): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[convert,train,simulator,dev]'
+	@touch $@ $(READY_DEMO)
+
+demo: $(READY_DEMO)  ## Replay real users, print lists and figures, write out/demo.html
+	$(BIN)/rerank demo --report out/demo.html
+
+test: $(READY_DEV)  ## Run all tests
+	$(BIN)/python -m pytest
+
+check: $(READY_DEV) lint types imports  ## Lint, format, types, import contracts, tests with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+lint: $(READY_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY_DEV)
+	$(BIN)/mypy
+
+imports: $(READY_DEV)
+	$(BIN)/lint-imports
+
+bench: $(READY_DEV)  ## Measure the loop and the engine beside its peers
+	OMP_NUM_THREADS=1 $(BIN)/rerank bench loop
+	OMP_NUM_THREADS=1 $(BIN)/python bench/engine_peers.py
+
+bundles: $(READY_DEV)  ## Train the bundled models again
+	$(BIN)/python models/make_bundles.py
+
+docs: $(READY_DEV)  ## Build the documentation
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) out site .coverage htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
