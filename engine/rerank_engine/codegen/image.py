@@ -6,7 +6,6 @@ meta as JSON, then the code.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -15,12 +14,12 @@ import os
 import platform
 import struct
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rerank_engine.errors import CompileError, ModelFileError
+from rerank_engine.files import write_atomically
 
 MAGIC = b"\x89RERANK-IMAGE\r\n\x01"
 _HEADER = struct.Struct("<16sQQ32s")
@@ -47,17 +46,8 @@ class Image:
         meta = json.dumps(self.meta, sort_keys=True).encode()
         digest = hashlib.sha256(meta + self.code).digest()
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_HEADER.pack(MAGIC, len(meta), len(self.code), digest))
-                file.write(meta)
-                file.write(self.code)
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        header = _HEADER.pack(MAGIC, len(meta), len(self.code), digest)
+        write_atomically(path, [header, meta, self.code], private=True)
 
     @classmethod
     def read(cls, path: Path) -> Image:

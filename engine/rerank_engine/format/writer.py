@@ -8,11 +8,9 @@ read.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import GraphError, ModelFileError
+from rerank_engine.files import write_atomically
 from rerank_engine.format.decoder import Extent, decode_graph
 from rerank_engine.format.encoder import encode_graph
 from rerank_engine.format.layout import (
@@ -86,8 +85,7 @@ def write_model(graph: Graph, path: str | os.PathLike[str]) -> str:
     """
     encoded = encode_model(graph)
     try:
-        target = Path(path)
-        _replace(target, encoded.parts)
+        write_atomically(Path(path), encoded.parts)
     except (OSError, ValueError, TypeError) as error:
         raise ModelFileError(
             f"{path}: cannot write the model file: {error}; choose a writable path with "
@@ -191,31 +189,3 @@ def _check_readable(graph: Graph, section: bytes, weights_size: int) -> None:
         decode_graph(section, weights_size, source)
     except ModelFileError as error:
         raise GraphError(str(error)) from None
-
-
-def _replace(target: Path, parts: Sequence[bytes | memoryview]) -> None:
-    temporary = target.parent / f".{secrets.token_hex(8)}.rrm.tmp"
-    with _removed_on_failure(temporary):
-        # Not tempfile: the model must get the permissions of an ordinary new file, not the owner's alone.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    if os.name == "posix":
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _removed_on_failure(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise

@@ -176,8 +176,10 @@ class OnnxBuilder:
             raise self.refuse(f"this operator is not supported; supported: {', '.join(sorted(HANDLERS))}")
         try:
             handler(self, node)
-        except UnsupportedOperatorError:
-            raise
+        except UnsupportedOperatorError as error:
+            if str(error).startswith(f"{node.op_type} node "):
+                raise
+            raise self.refuse(f"as {error}") from error
         except (ArithmeticError, AttributeError, GraphError, LookupError, TypeError, ValueError) as error:
             # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
             raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error

@@ -290,7 +290,10 @@ def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     shape = list(source.shape)
     if squeezing:
         chosen = [builder.axis(axis, len(shape)) for axis in axes]
-        chosen = chosen if axes else [axis for axis, dim in enumerate(shape) if dim == 1]
+        if not axes:
+            if is_per_candidate(source.shape):
+                raise builder.refuse("without axes, a single candidate would lose its dimension; give axes")
+            chosen = [axis for axis, dim in enumerate(shape) if dim == 1]
         if any(shape[axis] != 1 for axis in chosen):
             raise builder.refuse(f"axes {axes} of {source} are not all 1")
         shape = [dim for axis, dim in enumerate(shape) if axis not in chosen]

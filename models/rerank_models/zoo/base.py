@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 import torch
+from rerank_engine.errors import SpecError
 from rerank_features import FeaturePipeline, FeatureSpec
 from torch import Tensor, nn
 
