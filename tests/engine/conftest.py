@@ -80,7 +80,12 @@ class GraphBuilder:
         """Make an array for every input, of the domain that it was declared with."""
         random = np.random.default_rng(seed)
         return {
-            name: _draw(random, self.graph.values[name].dtype, row_count(self.graph.values[name].shape, candidates), self.domains[name])
+            name: _draw(
+                random,
+                self.graph.values[name].dtype,
+                row_count(self.graph.values[name].shape, candidates),
+                self.domains[name],
+            )
             for name in self.graph.inputs
         }
 
@@ -153,7 +158,9 @@ def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], candidates
         single = {name: _row(values[name], array, row) for name, array in feeds.items()}
         for name, array in compiled(single, 1).items():
             expected = _row(values[name], whole[name], row)
-            assert array.tobytes() == expected.tobytes(), f"row {row} of {values[name]} alone differs from the batch"
+            assert flush(array).tobytes() == flush(expected).tobytes(), (
+                f"row {row} of {values[name]} alone differs from the batch"
+            )
 
 
 def _row(value: Value, array: Array, row: int) -> Array:
@@ -171,8 +178,9 @@ def onnx_model(
     constants: Mapping[str, Array] | None = None,
     opset: int = 17,
     domains: Sequence[str] = (),
+    ranks: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """Build a model; the types and shapes of the outputs are inferred by ONNX itself."""
+    """Build a model; types and shapes of outputs are inferred by ONNX, but for the ``ranks`` that it cannot find."""
     ins = [helper.make_tensor_value_info(name, _ONNX_TYPES[dtype], shape) for name, (dtype, shape) in inputs.items()]
     outs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs]
     initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
@@ -183,10 +191,11 @@ def onnx_model(
     inferred = onnx.shape_inference.infer_shapes(model)
     known = {entry.name: entry for entry in (*inferred.graph.value_info, *ins)}
     for name in outputs:
-        if name in known:
-            model.graph.output.append(known[name])
-        else:
-            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]))
+        entry = known.get(name) or helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"])
+        if name in (ranks or {}):
+            dims = [f"{name}{axis}" for axis in range((ranks or {})[name])]
+            entry = helper.make_tensor_value_info(name, entry.type.tensor_type.elem_type, dims)
+        model.graph.output.append(entry)
     return model
 
 

@@ -56,7 +56,7 @@ def place(lifetimes: list[Lifetime], start: int) -> tuple[dict[str, int], int]:
     Examples
     --------
     >>> place([Lifetime("a", 64, 0, 1), Lifetime("b", 64, 2, 3), Lifetime("c", 64, 1, 2)], 0)
-    ({'a': 0, 'b': 0, 'c': 128}, 256)
+    ({'a': 0, 'c': 128, 'b': 0}, 256)
     """
     placed: list[tuple[Lifetime, int, int]] = []
     offsets: dict[str, int] = {}

@@ -1,0 +1,183 @@
+"""Matrix products: shapes around every tile and vector edge, batched forms, fused activations, row tails, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rerank_engine.codegen.target import named_target
+from rerank_engine.errors import UnsupportedOperatorError
+from rerank_engine.kernels.gemm import choose_tile, panel_width, uses_dot
+from rerank_engine.ops import OPERATORS
+from rerank_engine.ops.matmul import FUSED_ACTIVATIONS
+from rerank_engine.packing import pack
+
+EDGES = (1, 2, 3, 16, 17, 63, 64, 65, 130)
+ROW_COUNTS = (*range(18), 22, 27, 28, 29, 50, 128, 131, 300)
+TOLERANCE = (2e-6, 2e-5)
+
+
+def check(tools: Any, b: Any, counts: tuple[int, ...] = ROW_COUNTS, target: Any = None) -> None:
+    graph = b.finish()
+    compiled = tools.Compiled(graph, target)
+    for candidates in counts:
+        feeds = b.feeds(candidates, seed=candidates)
+        expected = tools.expect(graph, feeds, candidates)
+        for name, array in compiled(feeds, candidates).items():
+            tools.assert_close(array, expected[name], f"{graph.values[name]} at N={candidates}", *TOLERANCE)
+    tools.assert_rows_alone(compiled, b.feeds(131, seed=1), 131, (0, 13, 14, 127, 128, 130))
+
+
+def weight(b: Any, *shape: int) -> str:
+    random = np.random.default_rng(sum(shape))
+    return str(b.constant(random.normal(0, 0.5, shape)))
+
+
+@pytest.mark.parametrize("shift", [0, 4])
+def test_constant_weights_of_every_edge(tools: Any, shift: int) -> None:
+    b = tools.GraphBuilder()
+    for index, inner in enumerate(EDGES):
+        columns = EDGES[(index * 2 + shift) % len(EDGES)]
+        x = b.input("float32", "N", inner, domain="plain")
+        bias = [weight(b, columns)] if index % 2 else []
+        b.output(b.node("MatMul", x, weight(b, inner, columns), *bias))
+    check(tools, b)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "cortex-a76"])
+def test_a_tile_fits_its_registers(cpu: str) -> None:
+    target = named_target(cpu)
+    for columns in range(140):
+        tile = choose_tile(columns, target.lanes, target.registers)
+        assert tile.rows >= 1
+        assert tile.vectors >= 1
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= target.registers
+        assert panel_width(columns, target.lanes, target.registers) == tile.vectors * target.lanes
+
+
+def test_one_and_two_columns_go_along_the_depth() -> None:
+    assert [uses_dot(columns) for columns in (1, 2, 3)] == [True, True, False]
+
+
+def test_batched_and_computed_right_sides(tools: Any) -> None:
+    b = tools.GraphBuilder()
+
+    def plain(*shape: Any) -> str:
+        return str(b.input("float32", *shape, domain="plain"))
+
+    shared = plain(7, 19)
+    b.output(b.node("MatMul", plain("N", 7), shared), b.node("MatMul", plain("N", 3, 7), shared))
+    b.output(b.node("MatMul", plain("N", 7), b.node("Tanh", shared)))
+    b.output(b.node("MatMul", plain(4, 7), shared), b.node("MatMul", plain(3, 4, 7), shared))
+    for inner, columns in ((1, 1), (5, 17), (17, 3), (33, 2)):
+        b.output(b.node("MatMul", plain("N", 5, inner), plain("N", inner, columns)))
+    left, right = plain("N", 2, 3, 5), plain("N", 2, 5, 18)
+    b.output(b.node("MatMul", left, right), b.node("MatMul", b.node("Relu", left), b.node("Neg", right)))
+    b.output(b.node("MatMul", plain("N", 4, 6), weight(b, 1, 6, 5)), b.node("MatMul", plain("N", 4, 6), plain(1, 6, 5)))
+    b.output(b.node("MatMul", plain("N", 2, 4, 6), weight(b, 1, 1, 6, 33)))
+    b.output(b.node("MatMul", plain(4, 6), plain("N", 6, 5)), b.node("MatMul", plain(1, 4, 6), plain("N", 6, 5)))
+    b.output(b.node("MatMul", weight(b, 4, 6), plain("N", 6, 5)))
+    b.output(b.node("MatMul", plain(3, 4, 6), plain(3, 6, 5)), b.node("MatMul", plain(3, 4, 6), weight(b, 3, 6, 5)))
+    b.output(b.node("MatMul", plain(("N", 2), 4, 6), plain(("N", 2), 6, 5)))
+    b.output(b.node("MatMul", plain(("N", 2), 6), weight(b, 6, 5)), b.node("MatMul", plain("N", 2, 6), weight(b, 6, 1)))
+    check(tools, b, (0, 1, 2, 7, 50, 131))
+
+
+def test_fused_activations(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 9, domain="plain")
+    batch = b.input("float32", "N", 3, 9, domain="plain")
+    other = b.input("float32", "N", 9, 5, domain="plain")
+    for activation in ("", *FUSED_ACTIVATIONS):
+        for columns in (2, 5):
+            extra = {"activation": activation, "alpha": 0.3 if columns > 2 else -0.2}
+            b.output(b.node("MatMul", x, weight(b, 9, columns), weight(b, columns), **extra))
+        b.output(b.node("MatMul", x, weight(b, 9, 1), activation=activation))
+        b.output(b.node("MatMul", batch, other, weight(b, 5), activation=activation, alpha=0.1))
+    check(tools, b, (1, 14, 15, 131))
+    assert set(FUSED_ACTIVATIONS) <= set(OPERATORS)
+
+
+def test_nothing_to_multiply(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    for columns in (1, 5):
+        b.output(b.node("MatMul", b.input("float32", "N", 0), weight(b, 0, columns)))
+        b.output(b.node("MatMul", b.input("float32", "N", 0), weight(b, 0, columns), weight(b, columns)))
+        b.output(b.node("MatMul", b.input("float32", "N", 2, 0), b.input("float32", "N", 0, columns)))
+    b.output(b.node("MatMul", b.input("float32", "N", 4), weight(b, 4, 0)))
+    b.output(b.node("MatMul", b.input("float32", "N", 2, 4), b.input("float32", "N", 4, 0)))
+    b.output(b.node("MatMul", b.input("float32", "N", 0, 4), weight(b, 4, 3)))
+    check(tools, b, (0, 1, 7))
+
+
+def test_not_a_number_stays_in_its_row(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 20, domain="plain")
+    wide, one = b.node("MatMul", x, weight(b, 20, 40)), b.node("MatMul", x, weight(b, 20, 1))
+    compiled = tools.Compiled(b.output(wide, one).finish())
+    feeds = b.feeds(40)
+    clean = compiled(feeds, 40)
+    feeds[x][13, 4], feeds[x][27, 19] = np.nan, np.inf
+    for name, array in compiled(feeds, 40).items():
+        touched = np.isin(np.arange(40), (13, 27))
+        assert np.isnan(array[13]).all()
+        assert not np.isfinite(array[27]).any()
+        np.testing.assert_array_equal(array[~touched], clean[name][~touched])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "why"),
+    [
+        (("N", 4), (5, 3), "inner dimensions differ"),
+        (("N", 4), ("N", 4), "rows are candidates"),
+        (("N", 4), (2, 4, 3), "mixes candidates"),
+        (("N", 4), ("N", 4, 3), "mixes candidates"),
+        ((4,), (4, 3), "vector on the left"),
+        (("N",), (4, 3), "vector on the left"),
+        (("N", 4), (4,), "needs matrices"),
+        (("N", 2, 3, 4), ("N", 1, 4, 3), "broadcast in part"),
+        (("N", 2, 3, 4), (2, 4, 3), "broadcast in part"),
+        ((3, 2, 4), (2, 4, 3), "do not broadcast"),
+    ],
+)
+def test_refused_forms(tools: Any, left: Any, right: Any, why: str) -> None:
+    b = tools.GraphBuilder()
+    with pytest.raises(UnsupportedOperatorError, match=rf"MatMul node 'matmul\d+': .*{why}"):
+        b.node("MatMul", b.input("float32", *left), b.input("float32", *right))
+
+
+def test_refused_dtypes_activation_and_bias(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x, w = b.input("float32", "N", 4), weight(b, 4, 3)
+    refused: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+        ((b.input("int64", "N", 4), w), {}, "only float32"),
+        ((x, b.input("int32", 4, 3)), {}, "only float32"),
+        ((x, w), {"activation": "Exp"}, "activation 'Exp' is not one of"),
+        ((x, w), {"beta": 1.0}, "attribute 'beta' is not understood"),
+        ((x, w, weight(b, 4)), {}, "must be float32"),
+        ((x, w, b.input("int64", 3)), {}, "must be float32"),
+        ((x, w, weight(b, 3), weight(b, 3)), {}, "has 4 inputs"),
+    ]
+    for inputs, extra, why in refused:
+        with pytest.raises(UnsupportedOperatorError, match=why):
+            b.node("MatMul", *inputs, **extra)
+    b.output(b.node("MatMul", x, w, b.input("float32", 3)))
+    with pytest.raises(UnsupportedOperatorError, match=r"bias 'in.*' must be constant"):
+        tools.Compiled(b.finish())
+
+
+@pytest.mark.parametrize("columns", [1, 3, 16, 17, 130])
+@pytest.mark.parametrize("width", [4, 16, 64])
+def test_packing(columns: int, width: int) -> None:
+    matrix = np.arange(5 * columns, dtype=np.float32).reshape(5, columns)
+    np.testing.assert_array_equal(pack(matrix, "plain", 0), matrix.reshape(-1))
+    np.testing.assert_array_equal(pack(matrix, "columns", 0).reshape(columns, 5), matrix.T)
+    panels = pack(matrix, "panels", width).reshape(-1, 5, width)
+    joined = np.concatenate(list(panels), axis=1)
+    np.testing.assert_array_equal(joined[:, :columns], matrix)
+    assert not joined[:, columns:].any()
+    row = pack(matrix[0], "padded", width)
+    assert row.size % width == 0
+    np.testing.assert_array_equal(row[:columns], matrix[0])
+    assert not row[columns:].any()

@@ -1,0 +1,292 @@
+"""What each pass does to the smallest graph that shows it, what it must leave alone, and the exposed last layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rerank_engine.errors import ConversionError, GraphError, UnsupportedOperatorError
+from rerank_engine.graph import Node
+from rerank_engine.passes import run_passes
+from rerank_engine.passes.expose_head import HEAD_INPUT, expose_last_layer
+from rerank_engine.passes.fold_constants import fold_constants
+from rerank_engine.passes.fuse_matmul import fuse_matmul
+from rerank_engine.passes.pipeline import PASSES
+from rerank_engine.passes.remove_dead import remove_dead
+from rerank_engine.passes.remove_identity import remove_identity
+from rerank_engine.reference import evaluate
+
+
+def ops(graph: Any) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+def assert_same_numbers(tools: Any, b: Any, changed: Any) -> None:
+    """The changed graph is valid, and computes what the built one computes."""
+    changed.verify()
+    feeds = b.feeds(9, seed=2)
+    expected = tools.expect(b.finish(), feeds, 9)
+    actual = tools.Compiled(changed)(feeds, 9)
+    for name, array in expected.items():
+        tools.assert_close(actual[name], array, name, 1e-5, 1e-5)
+
+
+def dense(b: Any, x: str, inner: int, columns: int) -> str:
+    random = np.random.default_rng(inner * columns)
+    return str(b.node("MatMul", x, b.constant(random.normal(size=(inner, columns)))))
+
+
+def test_fold_constants(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    table = b.node("Reshape", b.node("Exp", b.constant(np.arange(6) / 6)), shape=(2, 3))
+    wide = b.node("Expand", b.node("Cast", b.constant([1, 2, 3], "int64"), to="float32"), shape=(2, 3))
+    total = b.node("Add", b.node("Mul", table, wide), b.input("float32", "N", 1, 1, domain="plain"))
+    changed = fold_constants(b.output(total).finish())
+    assert ops(changed) == ["Add"]
+    assert_same_numbers(tools, b, changed)
+
+
+def test_fold_keeps_what_would_grow_the_model(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    wide = b.node("Expand", b.constant(np.ones((1, 1024))), shape=(1024, 1024))
+    b.output(b.node("MatMul", b.input("float32", "N", 1024, domain="plain"), wide))
+    assert ops(fold_constants(b.finish())) == ["Expand", "MatMul"]
+
+
+def test_fold_names_the_node_with_a_bad_constant_id(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    b.output(b.node("Gather", b.constant(np.ones((4, 2))), b.constant([[0], [4]], "int64")))
+    with pytest.raises(ConversionError, match=r"Gather node 'gather\d+': id 4 is outside a table of 4 rows"):
+        fold_constants(b.finish())
+
+
+def test_remove_identity(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.node("Identity", b.input("float32", "N", 4, domain="plain"))
+    x = b.node("Reshape", b.node("Cast", x, to="float32"), shape=(1, 4), candidates=1)
+    x = b.node("Expand", b.node("Relu", x), shape=(1, 4), candidates=1)
+    b.output(b.node("Neg", x), b.node("Cast", x, to="int64"), b.node("Reshape", x, shape=(1, 2, 2), candidates=1))
+    changed = remove_identity(b.finish())
+    assert ops(changed) == ["Relu", "Neg", "Cast", "Reshape"]
+    assert_same_numbers(tools, b, changed)
+
+
+def test_an_identity_that_is_an_output_stays(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 4, domain="plain")
+    first = b.node("Identity", x)
+    b.output(first, b.node("Identity", first), b.node("Neg", first))
+    changed = remove_identity(b.finish())
+    assert ops(changed) == ["Identity", "Identity", "Neg"]
+    assert_same_numbers(tools, b, changed)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh", "LeakyRelu"])
+@pytest.mark.parametrize("bias_shape", [(5,), (1, 5), None])
+def test_fuse_bias_and_activation(tools: Any, activation: str, bias_shape: Any) -> None:
+    b = tools.GraphBuilder()
+    x = dense(b, b.input("float32", "N", 4, domain="plain"), 4, 5)
+    if bias_shape:
+        x = b.node("Add", b.constant(np.linspace(-1, 1, 5).reshape(bias_shape)), x)
+    b.output(b.node("Neg", b.node(activation, x)))
+    changed = fuse_matmul(b.finish())
+    assert ops(changed) == ["MatMul", "Neg"]
+    node = changed.nodes[0]
+    assert node.attributes["activation"] == activation
+    assert len(node.inputs) == (3 if bias_shape else 2)
+    assert_same_numbers(tools, b, changed)
+
+
+def test_fuse_takes_the_default_slope(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    b.output(b.node("LeakyRelu", dense(b, b.input("float32", "N", 4, domain="plain"), 4, 5)))
+    changed = fuse_matmul(b.finish())
+    assert changed.nodes[0].attributes["alpha"] == 0.01
+    assert_same_numbers(tools, b, changed)
+
+
+def test_fuse_leaves_alone_what_is_no_bias(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 4, domain="plain")
+    b.output(b.node("Add", dense(b, x, 4, 5), b.constant(2.0)))
+    b.output(b.node("Add", dense(b, x, 4, 5), b.input("float32", 5, domain="plain")))
+    b.output(b.node("Add", dense(b, x, 4, 1), b.constant(np.ones(7))))
+    deep = dense(b, b.input("float32", "N", 3, 4, domain="plain"), 4, 5)
+    b.output(b.node("Add", deep, b.constant(np.arange(15.0).reshape(3, 5))))
+    twice = dense(b, x, 4, 5)
+    b.output(b.node("Add", twice, twice))
+    shared = dense(b, x, 4, 5)
+    b.output(b.node("Relu", shared), b.node("Neg", shared))
+    b.output(b.node("Relu", b.node("Relu", dense(b, x, 4, 5))))
+    changed = fuse_matmul(b.finish())
+    assert ops(changed) == [*["MatMul", "Add"] * 5, "MatMul", "Relu", "Neg", "MatMul", "Relu"]
+    assert_same_numbers(tools, b, changed)
+
+
+def test_fuse_stops_at_an_activation(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.node("Relu", dense(b, b.input("float32", "N", 4, domain="plain"), 4, 5))
+    b.output(b.node("Add", x, b.constant(np.ones(5))))
+    changed = fuse_matmul(b.finish())
+    assert ops(changed) == ["MatMul", "Add"]
+    assert_same_numbers(tools, b, changed)
+
+
+def test_two_products_share_a_bias_row_and_its_name_is_free(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 4, domain="plain")
+    bias = b.constant(np.arange(5.0).reshape(1, 5))
+    other = b.graph.add_constant(f"{bias}.row", np.full(5, 9, np.float32))
+    for _ in range(2):
+        b.output(b.node("Add", dense(b, x, 4, 5), bias))
+    b.output(b.node("Mul", dense(b, x, 4, 5), other))
+    changed = fuse_matmul(b.finish())
+    assert ops(changed) == ["MatMul", "MatMul", "MatMul", "Mul"]
+    assert changed.nodes[0].inputs[2] == changed.nodes[1].inputs[2]
+    assert_same_numbers(tools, b, changed)
+
+
+def test_remove_dead(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x, unused = b.input("float32", "N", 4), b.input("float32", "N", 2)
+    dense(b, b.node("Relu", x), 4, 3)
+    b.output(b.node("Neg", x))
+    changed = remove_dead(b.finish())
+    assert ops(changed) == ["Neg"]
+    assert not changed.constants
+    assert changed.inputs == [x, unused]
+    assert set(changed.values) == {x, unused, *changed.outputs}
+
+
+def chain(tools: Any) -> tuple[Any, list[str]]:
+    """A model that every pass changes, and all its values."""
+    b = tools.GraphBuilder()
+    x = b.node("Identity", b.input("float32", "N", 4, domain="plain"))
+    product = dense(b, x, 4, 5)
+    added = b.node("Add", product, b.node("Mul", b.constant(np.ones(5)), b.constant(2.0)))
+    active = b.node("Sigmoid", added)
+    flat = b.node("Reshape", active, shape=(1,), candidates=5)
+    again = b.node("Reshape", flat, shape=(1, 5), candidates=1)
+    last = b.node("ReduceSum", b.node("Cast", again, to="float32"), axes=(1,), keepdims=0)
+    b.node("Exp", last)
+    return b.output(last), [node.outputs[0] for node in b.graph.nodes]
+
+
+def test_every_output_is_pinned_through_all_passes(tools: Any) -> None:
+    values = chain(tools)[1]
+    for outputs in ([value, chain(tools)[0].graph.outputs[0]] for value in values):
+        b, _ = chain(tools)
+        b.graph.outputs[:] = dict.fromkeys(outputs)
+        changed, _ = run_passes(b.finish())
+        assert changed.outputs == b.graph.outputs
+        feeds = b.feeds(9)
+        expected = tools.expect(b.graph, feeds, 9)
+        for name, array in evaluate(changed, feeds, 9).items():
+            tools.assert_close(array, expected[name], name, 1e-5, 1e-5)
+    b, _ = chain(tools)
+    b.graph.outputs[:] = values
+    assert_same_numbers(tools, b, run_passes(b.finish())[0])
+
+
+def test_pipeline_reports_and_skips(tools: Any) -> None:
+    b, _ = chain(tools)
+    graph, reports = run_passes(b.finish())
+    assert ops(graph) == ["MatMul", "Reshape", "Reshape", "ReduceSum"]
+    assert [report.name for report in reports] == list(PASSES)
+    assert all(report.removed for report in reports)
+    assert [report.nodes_before for report in reports[1:]] == [report.nodes_after for report in reports[:-1]]
+    same, none = run_passes(b.finish(), skip=list(PASSES))
+    assert same.nodes == b.graph.nodes
+    assert not none
+    without, _ = run_passes(b.finish(), skip=["fuse_matmul"])
+    assert "Add" in ops(without)
+    again, second = run_passes(graph)
+    assert again.nodes == graph.nodes
+    assert not any(report.removed or report.added for report in second)
+
+
+def test_passes_do_not_touch_their_input(tools: Any) -> None:
+    b, _ = chain(tools)
+    graph = b.finish()
+    nodes, constants, values = list(graph.nodes), dict(graph.constants), dict(graph.values)
+    run_passes(graph)
+    assert (graph.nodes, list(graph.constants), graph.values) == (nodes, list(constants), values)
+
+
+def head(tools: Any, *wrap: str, columns: int = 1, rows: tuple[Any, ...] = ("N",)) -> Any:
+    """A last layer ``hidden @ w + other + b``, then what ``wrap`` names."""
+    b = tools.GraphBuilder()
+    x = b.input("float32", *rows, 4, domain="plain")
+    hidden = b.node("Relu", dense(b, x, 4, 3))
+    score = b.node("Add", b.node("Add", dense(b, hidden, 3, columns), b.input("float32", "N", 1)), b.constant([0.5]))
+    for op in wrap:
+        score = b.node(op, score, shape=(1,), candidates=1) if op == "Reshape" else b.node(op, score)
+    return b.output(score), hidden
+
+
+def test_expose_head(tools: Any) -> None:
+    for wrap in ((), ("Reshape",), ("Identity", "Reshape")):
+        b, hidden = head(tools, *wrap)
+        before = b.finish()
+        changed, _ = run_passes(expose_last_layer(before))
+        assert changed.outputs == [before.outputs[0], HEAD_INPUT]
+        assert changed.values[HEAD_INPUT].shape == before.values[hidden].shape
+        feeds = b.feeds(9)
+        results = tools.Compiled(changed)(feeds, 9)
+        b.graph.outputs.append(hidden)
+        expected = tools.expect(b.finish(), feeds, 9)
+        tools.assert_close(results[HEAD_INPUT], expected[hidden], "head", 1e-5, 1e-5)
+        tools.assert_close(results[before.outputs[0]], expected[before.outputs[0]], "score", 1e-5, 1e-5)
+
+
+def test_expose_head_is_refused_where_there_is_none(tools: Any) -> None:
+    for wrap in (("Sigmoid",), ("Neg",)):
+        with pytest.raises(ConversionError, match="has no last layer"):
+            expose_last_layer(head(tools, *wrap)[0].finish())
+    with pytest.raises(ConversionError, match="not one score for each candidate"):
+        expose_last_layer(head(tools, columns=3)[0].finish())
+    exposed = expose_last_layer(head(tools)[0].finish())
+    with pytest.raises(ConversionError, match="called 'head_input' already"):
+        expose_last_layer(exposed)
+
+
+def test_a_graph_that_lies_about_shapes_is_not_compiled(tools: Any) -> None:
+    """Shapes come from a file; code for a wrong one would write out of bounds."""
+    from dataclasses import replace
+
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 4)
+    y = b.output(b.node("Relu", x)).graph.outputs[0]
+    good = b.graph.values[y]
+    for lie in ({"shape": (*good.shape[:1], 2)}, {"shape": (4,)}, {"dtype": "int64"}):
+        b.graph.values[y] = replace(good, **lie)
+        with pytest.raises(GraphError, match=r"Relu node 'relu\d' makes float32\(N, 4\), but the graph declares relu"):
+            tools.Compiled(b.finish())
+
+
+@pytest.mark.parametrize(
+    ("node", "error", "why"),
+    [
+        (Node("Nothing", "it", ("x",), ("y",)), UnsupportedOperatorError, "operator 'Nothing' of node 'it' is not"),
+        (Node("Relu", "it", ("x",), ("y",), {"slope": 1}), UnsupportedOperatorError, "'slope' is not understood"),
+        (Node("Relu", "it", ("x", "x"), ("y",)), UnsupportedOperatorError, "takes 1 inputs, has 2"),
+        (Node("Concat", "it", ("x",), ("y",)), GraphError, "attribute 'axis' is missing"),
+        (Node("Concat", "it", (), ("y",), {"axis": 0}), GraphError, "do not fit"),
+        (Node("Concat", "it", ("x",), ("y",), {"axis": "one"}), GraphError, "do not fit"),
+        (Node("Softmax", "it", ("x",), ("y",), {"axis": "one"}), GraphError, "attribute 'axis' is missing or wrong"),
+        (Node("Softmax", "it", ("x", "x"), ("y",)), GraphError, "do not fit"),
+        (Node("LeakyRelu", "it", ("x",), ("y",), {"alpha": "big"}), GraphError, "attribute 'alpha'"),
+        (Node("Reshape", "it", ("x",), ("y",), {"shape": (), "candidates": 1}), GraphError, "do not fit"),
+        (Node("Reshape", "it", ("x",), ("y",), {"shape": (4,)}), UnsupportedOperatorError, "cannot reshape"),
+        (Node("Relu", "it", ("x",), ("y", "z")), GraphError, "makes float32"),
+    ],
+)
+def test_nodes_that_do_not_fit(tools: Any, node: Node, error: type[Exception], why: str) -> None:
+    from rerank_engine.graph import Dim, Graph, Value
+    from rerank_engine.plan import make_plan
+
+    values = {name: Value(name, "float32", (Dim("N"), 4)) for name in "xyz"}
+    graph = Graph("g", ["x"], ["y"], [node], {}, values)
+    with pytest.raises(error, match=why):
+        make_plan(graph)
