@@ -9,8 +9,7 @@ import pytest
 import torch
 from rerank_engine import convert, load
 from rerank_engine.errors import SpecError
-from rerank_engine.graph import DTYPES, row_count
-from rerank_features import FeatureSpec
+from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 from rerank_features.training_set import TrainingSet
 from rerank_models.export import export_onnx
 from rerank_models.train import TrainOptions, list_loss, mean_ndcg, score_lists, train_model
@@ -114,22 +113,46 @@ def test_export_and_engine_agree_with_torch(name: str, tiny_spec: FeatureSpec, t
                 np.testing.assert_allclose(head + model.head.bias.item(), result["score"], atol=1e-5, rtol=1e-5)
 
 
+def feature_arrays(candidates: int) -> dict[str, np.ndarray]:
+    """What the bundled spec emits for synthetic films and a synthetic user: numbers of the size that models meet."""
+    from rerank_simulator.movielens import movielens_spec
+
+    generator = np.random.default_rng(candidates)
+    genres = ("Action", "Comedy", "Crime", "Drama", "Horror", "Sci-Fi")
+
+    def film(number: int) -> Item:
+        row = generator.standard_normal(32)
+        return Item(
+            id=f"film-{number}",
+            categorical={"decade": f"{1950 + 10 * (number % 5)}s"},
+            multi_categorical={"genres": tuple(generator.choice(genres, 2, replace=False).tolist())},
+            numeric={"popularity": float(generator.uniform(0, 6)), "mean_rating": float(generator.uniform(1, 5))},
+            embedding=tuple((row / np.linalg.norm(row)).tolist()),
+        )
+
+    films = [film(number) for number in range(max(candidates, 40))]
+    pipeline = FeaturePipeline(movielens_spec())
+    pipeline.remember(films)
+    for step in range(40):
+        rating = float(generator.integers(1, 6))
+        kind = "like" if rating >= 4 else "click" if rating == 3 else "dislike"
+        pipeline.update(Event(user="u", item=films[step].id, kind=kind, value=rating, time_ms=60_000 * step))
+    scores = sorted(generator.uniform(-2, 3, candidates).tolist(), reverse=True)
+    request = Request(user="u", candidates=films[:candidates], scores=scores, time_ms=2_400_000)
+    return pipeline.emit(request).arrays
+
+
 @pytest.mark.parametrize("name", ZOO)
-@pytest.mark.parametrize("candidates", [0, 1, 2, 7, 50, 1000])
+@pytest.mark.parametrize("candidates", [0, 1, 2, 7, 50, 100, 1000])
 def test_bundled_models_match_onnxruntime(name: str, candidates: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     import onnxruntime
 
     path = Path(__file__).parent / "onnx" / f"movielens_{name}.onnx"
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     engine = load(convert(path), cache_dir=tmp_path_factory.getbasetemp() / "images")
-    generator = np.random.default_rng(candidates)
-    inputs = {}
-    for value in engine.inputs:
-        shape = row_count(value.shape, candidates)
-        if value.dtype == "float32":
-            inputs[value.name] = generator.standard_normal(shape).astype(np.float32)
-        else:
-            inputs[value.name] = generator.integers(0, 32, shape).astype(DTYPES[value.dtype])
+    assert engine.backend == "cpu"
+    arrays = feature_arrays(candidates)
+    inputs = {value.name: arrays[value.name] for value in engine.inputs}
     expected = session.run(None, inputs)[0]
     scores = engine.run(inputs)
     assert isinstance(scores, np.ndarray)

@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import platform
+import stat
 import struct
 import sys
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ class Image:
             status = os.fstat(file.fileno())
             if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
                 raise ModelFileError(f"image {path} belongs to user {status.st_uid}, not to this one: not executed")
+            if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ModelFileError(f"image {path} may be written by others: not executed; chmod 600 it")
             raw = file.read(_MAX_BYTES)
         if len(raw) < _HEADER.size:
             raise ModelFileError(f"image {path} is truncated: {len(raw)} bytes")

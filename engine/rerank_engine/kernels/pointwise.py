@@ -10,7 +10,6 @@ from llvmlite import ir
 from rerank_engine.codegen.emitter import (
     ELEMENT_BYTES,
     ELEMENT_TYPES,
-    I1,
     Emitter,
     i64,
     pieces,
@@ -108,10 +107,9 @@ def pointwise_loop(
         for operand, address, stride in zip(reads, addresses, inner, strict=False):
             if stride == 1 or width == 1:
                 values.append(load_elements(e, address, operand.dtype, width))
-            elif stride == 0:
-                values.append(e.splat(load_elements(e, address, operand.dtype, 1), width))
             else:
-                values.append(_gather(e, address, operand.dtype, stride, width))
+                # An innermost stride is 1 or 0: operands are contiguous, or broadcast.
+                values.append(e.splat(load_elements(e, address, operand.dtype, 1), width))
         results = compute(e, values)
         for operand, address, value in zip(writes, addresses[len(reads) :], results, strict=True):
             wide = e.splat(value, width) if width_of(value) < width else value
@@ -151,12 +149,3 @@ def pointwise_loop(
         e.loop(rest, extent, 1, part(1))
 
     walk(0, [operand.address for operand in operands])
-
-
-def _gather(e: Emitter, address: ir.Value, dtype: str, stride: int, width: int) -> ir.Value:
-    element = I1 if dtype == "bool" else ELEMENT_TYPES[dtype]
-    value: ir.Value = ir.Constant(widen(element, width), ir.Undefined)
-    for lane in range(width):
-        scalar = load_elements(e, e.at(address, lane * stride * ELEMENT_BYTES[dtype]), dtype, 1)
-        value = e.b.insert_element(value, scalar, ir.Constant(ir.IntType(32), lane))
-    return value
