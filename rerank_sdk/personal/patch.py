@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from rerank_engine.errors import ModelFileError
 
-_MAGIC = b"RRPATCH1"
+_MAGIC = b"RRPATCH2"
 _HEADER = struct.Struct("<8s32sIf")
+_CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class Patch:
         return result
 
     def to_bytes(self) -> bytes:
-        """Serialise; a few hundred bytes."""
+        """Serialise, with a checksum at the end; a few hundred bytes."""
         header = _HEADER.pack(_MAGIC, bytes.fromhex(self.base_model), len(self.weight), self.bias)
-        return header + self.weight.astype("<f4").tobytes()
+        content = header + self.weight.astype("<f4").tobytes()
+        return content + _CHECKSUM.pack(zlib.crc32(content))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Patch:
@@ -58,10 +61,11 @@ class Patch:
         ModelFileError
             It is damaged or no patch.
         """
-        if len(content) < _HEADER.size:
-            raise ModelFileError(f"patch is truncated: {len(content)} bytes")
+        if len(content) < _HEADER.size + _CHECKSUM.size:
+            raise ModelFileError(f"patch is truncated: {len(content)} bytes: personalise the user again")
         magic, base_model, count, bias = _HEADER.unpack_from(content)
-        if magic != _MAGIC or len(content) != _HEADER.size + 4 * count:
+        body, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
+        if magic != _MAGIC or len(body) != _HEADER.size + 4 * count or checksum != _CHECKSUM.pack(zlib.crc32(body)):
             raise ModelFileError("patch is damaged or of another version: personalise the user again")
         weight = np.frombuffer(content, "<f4", count, _HEADER.size).astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias):

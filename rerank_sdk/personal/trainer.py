@@ -23,6 +23,9 @@ HELD_OUT = 0.25
 MIN_PAIRS = 24
 """With fewer pairs nothing is learned."""
 
+MIN_HELD_OUT_MOMENTS = 3
+"""With feedback at fewer held-out moments nothing is accepted."""
+
 _STEPS = 100
 _L2 = 1.0
 
@@ -78,8 +81,8 @@ def fit_pairs(pairs: NDArray[np.float64], l2: float = _L2, steps: int = _STEPS) 
     Examples
     --------
     >>> pairs = np.array([[1.0, 0.0, 0.0]] * 10)
-    >>> fit_pairs(pairs)[0] > 0.5
-    np.True_
+    >>> fit_pairs(pairs, l2=1.0).round(2).tolist()
+    [0.4, 0.0]
     """
     weight = np.zeros(pairs.shape[1] - 1)
     if not len(pairs):
@@ -120,9 +123,23 @@ def train_patch(examples: Sequence[Example], base_model: str) -> tuple[Patch | N
         return None, PersonalisationResult(False, reason, count, float("nan"), float("nan"))
     weight = fit_pairs(pairs[:cut])
     before, after = pair_loss(np.zeros_like(weight), pairs[cut:]), pair_loss(weight, pairs[cut:])
-    if not after < before:
-        reason = "no better than the shared model on the user's newest pairs"
+    if not _is_better(weight, pairs[cut:], times[cut:]):
+        reason = "not clearly better than the shared model on the user's newest pairs"
         return None, PersonalisationResult(False, reason, count, before, after)
     final = fit_pairs(pairs).astype(np.float32)
     patch = Patch(base_model, final, 0.0)
     return patch, PersonalisationResult(True, "better on the user's newest pairs", count, before, after)
+
+
+def _is_better(weight: NDArray[np.float64], pairs: NDArray[np.float64], times: NDArray[np.int64]) -> bool:
+    """Whether the loss falls by more than its standard error.
+
+    Pairs of one moment share the item that was chosen, so the moments are the independent observations.
+    """
+    base = pairs[:, -1]
+    gain = np.logaddexp(0.0, -base) - np.logaddexp(0.0, -(pairs[:, :-1] @ weight + base))
+    _, moment = np.unique(times, return_inverse=True)
+    gains = np.bincount(moment, gain) / np.bincount(moment)
+    if len(gains) < MIN_HELD_OUT_MOMENTS:
+        return False
+    return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
