@@ -43,7 +43,7 @@ class _Border(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def __init__(self, **data: Any) -> None:
+    def __init__(self, /, **data: Any) -> None:
         try:
             super().__init__(**data)
         except ValidationError as error:
@@ -111,13 +111,21 @@ class Event(_Border):
 
     def key(self) -> bytes:
         """Sixteen bytes that are equal for two deliveries of the same event."""
-        if self.id is not None:
-            identity = f"{self.user}\0{self.id}"
-        else:
-            identity = (
-                f"{self.user}\0\0{self.item}\0{self.kind}\0{self.time_ms}\0{self.position}\0{self.request}\0"
-                f"{self.value}\0{sorted(self.attributes.items()) if self.attributes else ''}"
+        # repr keeps the fields apart whatever they hold.
+        identity = repr(
+            (self.user, self.id)
+            if self.id is not None
+            else (
+                self.user,
+                self.item,
+                self.kind,
+                self.time_ms,
+                self.position,
+                self.request,
+                self.value,
+                sorted(self.attributes.items()) if self.attributes else None,
             )
+        )
         return hashlib.blake2b(identity.encode(), digest_size=16).digest()
 
 

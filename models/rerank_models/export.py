@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import warnings
 from pathlib import Path
 
 import onnx
@@ -26,7 +27,10 @@ def export_onnx(model: Ranker, path: str | Path, *, opset: int = 18) -> None:
     candidates = torch.export.Dim("N", min=2, max=65536)
     dynamic = tuple({0: candidates} if model.shapes[name].per_candidate else None for name in model.input_names)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        # PyTorch's exporter warns of its own deprecated calls.
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)
         program = torch.onnx.export(
             model,
             model.example_inputs(_EXAMPLE_CANDIDATES),
