@@ -1,0 +1,55 @@
+"""``rerank bench``: benchmarks, one command each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from rerank_sdk.cli.metrics import METRIC_NAMES, lift_words
+from rerank_sdk.cli.options import BundlePath, JsonFlag
+from rerank_sdk.cli.output import make_table, print_json, progress, say, show_facts, show_table
+from rerank_sdk.cli.sources import load_bundle, load_log
+
+bench = typer.Typer(help="Measure speed and quality.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@bench.callback()
+def group() -> None:
+    """Measure speed and quality."""
+
+
+@bench.command()
+def loop(bundle: BundlePath = None, json: JsonFlag = False) -> None:
+    """Measure the whole loop on MovieLens-100K."""
+    from rerank_simulator.benchmark import benchmark_loop
+
+    loaded = load_bundle(bundle)
+    log = load_log()
+    with progress() as report:
+        measured = benchmark_loop(log, loaded, progress=report)
+    if json:
+        print_json(measured)
+    else:
+        _show(measured)
+
+
+def _show(measured: Mapping[str, Any]) -> None:
+    """Times as a table of percentiles, qualities with their intervals, then everything else by name."""
+    rest = dict(measured)
+    times = make_table("microseconds", ("p50", "right"), ("p99", "right"))
+    for name in [name for name in measured if name.endswith("_p50_us")]:
+        part = name.removesuffix("_p50_us")
+        tail = rest.pop(f"{part}_p99_us", None)
+        times.add_row(part.replace("_", " "), f"{rest.pop(name):,.1f}", "-" if tail is None else f"{tail:,.1f}")
+    show_table(times)
+    quality = make_table("policy", ("NDCG@10", "right"), ("95% interval", "right"))
+    for policy, value in rest.pop("ndcg10", {}).items():
+        quality.add_row(policy, f"{value['mean']:.4f}", f"{value['low']:.4f} to {value['high']:.4f}")
+    show_table(quality)
+    lift = rest.pop("lift_over_server", None)
+    if lift is not None:
+        ratio = lift if lift["mean"] is not None else None
+        say(lift_words({"policy": "model", "baseline": "server order", "metric": "ndcg10", "relative": ratio}))
+    show_facts({METRIC_NAMES.get(name, name.replace("_", " ")): value for name, value in rest.items()})

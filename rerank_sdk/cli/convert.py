@@ -1,0 +1,44 @@
+"""``rerank convert``: an ONNX model becomes a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank_sdk.cli.describe import describe_model, describe_passes
+from rerank_sdk.cli.options import JsonFlag
+from rerank_sdk.cli.output import print_json, say, size_text
+from rerank_sdk.cli.show_model import show_model, show_passes
+from rerank_sdk.cli.sources import prepare_output
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model.")],
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The model file to write, .rrm.")],
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="Name of the dimension that counts candidates; by default the only named dimension."),
+    ] = None,
+    expose_head: Annotated[
+        bool, typer.Option("--expose-head", help="Add the output that learning for each user needs.")
+    ] = False,
+    skip_pass: Annotated[
+        list[str] | None, typer.Option("--skip-pass", metavar="NAME", help="Leave a pass out; may be repeated.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Convert an ONNX model to a model file."""
+    from rerank_engine import convert as convert_model
+
+    model = convert_model(source, candidates=candidates, expose_head=expose_head, skip_passes=skip_pass or ())
+    model.save(prepare_output(out))
+    described = describe_model(model)
+    passes = describe_passes(model.reports)
+    if json:
+        print_json({"out": str(out), "bytes": out.stat().st_size, "model": described, "passes": passes})
+        return
+    show_model(described)
+    show_passes(passes)
+    say(f"written to {out} ({size_text(out.stat().st_size)})")

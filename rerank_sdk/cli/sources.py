@@ -1,0 +1,59 @@
+"""What commands read and where they write: the bundle, the log of the experiment, the files that they make."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rerank_engine.errors import DataError
+
+from rerank_sdk.cli.output import note
+
+if TYPE_CHECKING:
+    from rerank_simulator.logs import RatingLog
+
+    from rerank_sdk.bundle import Bundle
+
+
+def load_bundle(path: Path | None) -> Bundle:
+    """Read the bundle that was asked for, or the one that comes with the package.
+
+    Raises
+    ------
+    BundleError
+        It is missing, damaged, or of a newer format.
+    """
+    from rerank_sdk.bundle import Bundle, builtin_bundle
+
+    return Bundle.read(path or builtin_bundle())
+
+
+def load_log() -> RatingLog:
+    """MovieLens-100K; a download is announced on stderr.
+
+    Raises
+    ------
+    DataError
+        It is not in the cache and cannot be fetched.
+    """
+    from rerank_simulator.logs import load_movielens
+
+    return load_movielens(progress=note)
+
+
+def prepare_output(path: Path) -> Path:
+    """Make the folder of a file that is written later, and find out now whether it can be.
+
+    Raises
+    ------
+    DataError
+        No file can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}; give another path") from error
+    return path
