@@ -11,10 +11,12 @@ from rerank_engine.passes.fold_constants import fold_constants
 from rerank_engine.passes.fuse_matmul import fuse_matmul
 from rerank_engine.passes.remove_dead import remove_dead
 from rerank_engine.passes.remove_identity import remove_identity
+from rerank_engine.passes.split_concat import split_concat
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
     "fold_constants": fold_constants,
     "remove_identity": remove_identity,
+    "split_concat": split_concat,
     "fuse_matmul": fuse_matmul,
     "remove_dead": remove_dead,
 }
