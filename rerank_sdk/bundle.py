@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank_engine.errors import BundleError, RerankError
+from rerank_engine.files import write_atomically
 
 if TYPE_CHECKING:
     from rerank_engine.model import Model
@@ -100,22 +99,22 @@ class Bundle:
             for name, content in zip(_PARTS, parts, strict=True):
                 entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
                 entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.create_system = 3  # the same on every system
                 archive.writestr(entry, content)
         return buffer.getvalue()
 
     def save(self, path: str | Path) -> None:
-        """Write the file; it is never seen half written."""
-        path = Path(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        """Write the file; it is never seen half written.
+
+        Raises
+        ------
+        BundleError
+            It cannot be written; an existing file is unchanged.
+        """
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            write_atomically(Path(path), [self.to_bytes()])
+        except OSError as error:
+            raise BundleError(f"cannot write bundle {path}: {error}: check the folder and its rights") from error
 
     @classmethod
     def read(cls, path: str | Path) -> Bundle:
@@ -126,6 +125,8 @@ class Bundle:
         BundleError
             Not a bundle, damaged, or of a newer format.
         """
+        if not isinstance(path, str | Path):
+            raise BundleError(f"expected the path of a bundle, got {type(path).__name__}: give a file")
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
@@ -161,19 +162,20 @@ def check_fit(model: Model, spec: FeatureSpec) -> None:
     BundleError
         Names the array, what the model wants and what the spec gives.
     """
-    from rerank_engine.graph import Dim, shape_text
+    from rerank_engine.graph import CANDIDATES, Dim, shape_text
     from rerank_features import FeaturePipeline
 
     emitted = FeaturePipeline(spec).array_shapes()
+    candidates = Dim(CANDIDATES)
     for value in model.inputs:
-        wanted = tuple("N" if isinstance(dim, Dim) else dim for dim in value.shape)
+        wanted = tuple(CANDIDATES if dim == candidates else dim for dim in value.shape)
         if emitted.get(value.name) != wanted:
             raise BundleError(
                 f"the model reads {value.name!r} with shape {shape_text(value.shape)}, but feature spec {spec.name!r}"
                 f" emits {emitted.get(value.name, 'no such array')}"
             )
     score = model.outputs[0]
-    if len(score.shape) not in (1, 2) or not isinstance(score.shape[0], Dim) or score.shape[1:] not in ((), (1,)):
+    if score.shape not in ((candidates,), (candidates, 1)):
         raise BundleError(f"the model's first output must be one score a candidate, it is {score}")
 
 
@@ -183,6 +185,14 @@ def builtin_bundle() -> Path:
 
 
 def _read_part(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    if archive.getinfo(name).file_size > limit:
-        raise BundleError(f"part {name!r} is larger than {limit} bytes")
+    entry = archive.getinfo(name)
+    if entry.file_size > limit:
+        raise BundleError(
+            f"bundle {archive.filename}: part {name!r} has {entry.file_size} bytes, at most {limit} are read"
+        )
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise BundleError(
+            f"bundle {archive.filename}: part {name!r} is packed by method {entry.compress_type}, expected deflate (8):"
+            " write it by Bundle.save"
+        )
     return archive.read(name)

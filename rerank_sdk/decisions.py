@@ -41,6 +41,8 @@ class Decision:
         Its id.
     time_ms
         When it was ordered.
+    candidates
+        In the server's order.
     places
         Item id to its place in the server's order.
     shown_order
@@ -50,19 +52,20 @@ class Decision:
     scores
         (N,) float32: base scores, by the server's order.
     touched
-        Places of items with feedback so far.
+        Ids of items with feedback so far.
     impressed
-        Places of items that are known to have been on screen.
+        Ids of items that are known to have been on screen.
     """
 
     request: str
     time_ms: int
+    candidates: tuple[Item, ...]
     places: dict[str, int]
     shown_order: NDArray[np.int64]
     head_input: NDArray[np.float32]
     scores: NDArray[np.float32]
-    touched: set[int] = field(default_factory=set)
-    impressed: set[int] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
+    impressed: set[str] = field(default_factory=set)
 
 
 class DecisionLog:
@@ -89,11 +92,14 @@ class DecisionLog:
         head_input: NDArray[np.float32],
         scores: NDArray[np.float32],
     ) -> None:
-        """Remember a list as it was ordered."""
+        """Remember a list as it was ordered. A list that grows, shrinks or is sorted anew keeps its feedback."""
         lists = _most_recent(self._decisions, user, OrderedDict, self._max_users)
-        before = lists.pop(request, None)
-        places = before.places if before is not None else {item.id: i for i, item in enumerate(candidates)}
-        lists[request] = now = Decision(request, time_ms, places, order, head_input, scores)
+        before: Decision | None = lists.pop(request, None)
+        if before is not None and before.candidates is candidates:
+            places = before.places
+        else:
+            places = {item.id: place for place, item in enumerate(candidates)}
+        lists[request] = now = Decision(request, time_ms, candidates, places, order, head_input, scores)
         if before is not None:
             now.touched, now.impressed = before.touched, before.impressed
         while len(lists) > _OPEN_LISTS:
@@ -108,22 +114,22 @@ class DecisionLog:
             Features are the preferred item's head input minus the other's, then the difference of their base scores;
             the label is 1.
         """
+        self.see(event)
         if event.request is None:
             return []
-        seen = _most_recent(self._seen, event.user, OrderedDict, self._max_users)
-        _most_recent(seen, event.request, set, _OPEN_LISTS).add(event.item)
         decision = self._decisions.get(event.user, OrderedDict()).get(event.request)
         place = decision.places.get(event.item) if decision is not None else None
-        if decision is None or place is None or place in decision.touched:
+        if decision is None or place is None or event.item in decision.touched:
             return []
         if event.kind == "impression":
-            decision.impressed.add(place)
+            decision.impressed.add(event.item)
         if event.kind not in POSITIVE_KINDS and event.kind not in NEGATIVE_KINDS:
             return []
-        decision.touched.add(place)
-        others = [int(p) for p in decision.shown_order if int(p) not in decision.touched]
+        decision.touched.add(event.item)
+        ids = [item.id for item in decision.candidates]
+        others = [int(p) for p in decision.shown_order if ids[p] not in decision.touched]
         if decision.impressed:
-            others = [p for p in others if p in decision.impressed]
+            others = [p for p in others if ids[p] in decision.impressed]
         chosen = _spread(others)
         wanted = event.kind in POSITIVE_KINDS
         pairs = [(place, other) if wanted else (other, place) for other in (chosen if wanted else chosen[:1])]
@@ -142,6 +148,12 @@ class DecisionLog:
             )
             for better, worse in pairs
         ]
+
+    def see(self, event: Event) -> None:
+        """Let the item count as seen in its list; nothing is learned from it."""
+        if event.request is not None:
+            seen = _most_recent(self._seen, event.user, OrderedDict, self._max_users)
+            _most_recent(seen, event.request, set, _OPEN_LISTS).add(event.item)
 
     def seen_items(self, user: str, request: str | None) -> set[str]:
         """Items of a list that the user has given any sign about."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -19,8 +21,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import EventError, InputError, RerankError
+from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Event, Item, Request
+from rerank_features.state import as_items
 
 from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
@@ -33,21 +36,23 @@ from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore
 
 _RECENT_KEYS = 100_000
-_UNSAVED_ITEMS = 64
 
 
 class Reranker:
     """Re-ranks lists on the device.
 
-    Use :meth:`open`. In the default mode :meth:`rerank` never raises: whatever goes wrong inside, the server's order
-    comes back with the reason.
+    Use :meth:`open`. In the default mode :meth:`rerank` never raises for a request: whatever goes wrong inside, the
+    server's order comes back with the reason.
+
+    A restart changes no ranking, bit for bit, as long as items are known before their events and keep their fields;
+    what is learned about a list that was open at the time is lost.
 
     Examples
     --------
     >>> import tempfile
     >>> from rerank_sdk import Event, Item, Request, Reranker
     >>> folder = tempfile.TemporaryDirectory()
-    >>> with Reranker.open(folder.name) as reranker:
+    >>> with Reranker.open(folder.name, deadline_ms=None) as reranker:
     ...     films = [Item(id=name, multi_categorical={"genres": (name,)}) for name in ("Drama", "Comedy", "Horror")]
     ...     _ = reranker.track(Event(user="u", item="Comedy", kind="like", value=5, time_ms=1_000))
     ...     ranking = reranker.rerank(Request(user="u", candidates=films, time_ms=2_000))
@@ -64,10 +69,10 @@ class Reranker:
         self._lock = threading.RLock()
         self._decisions = DecisionLog()
         self._patches = UserPatches(store, scorer.model_hash if scorer else "")
-        self._loaded: dict[str, bool] = {}
+        self._histories: dict[str, _History] = {}
         self._recent_keys: OrderedDict[bytes, str] = OrderedDict()
         self._items: OrderedDict[str, Item] = OrderedDict()
-        self._unsaved: dict[str, Item] = {}
+        self._saved: dict[str, Item] = {}
         self._last_candidates: tuple[Item, ...] = ()
         self._restore_items()
 
@@ -105,30 +110,31 @@ class Reranker:
         InputError
             The deadline is not positive.
         """
-        if deadline_ms is not None and not deadline_ms > 0:
-            raise InputError(f"deadline_ms must be positive or None, got {deadline_ms!r}")
+        if deadline_ms is not None and not (isinstance(deadline_ms, int | float) and deadline_ms > 0):
+            raise InputError(f"deadline_ms must be a positive number of milliseconds or None, got {deadline_ms!r}")
         store = EventStore.open(Path(state_dir) / "events.db", read_only_ok=True)
         scorer: Scorer | None = None
         problem: str | None = None
         try:
-            loaded = bundle if isinstance(bundle, Bundle) else Bundle.read(bundle or builtin_bundle())
-            scorer = Scorer(loaded, cache_dir)
-        except RerankError as error:
-            if strict:
-                store.close()
-                raise
-            problem = f"{type(error).__name__}: {error}"
+            try:
+                path = builtin_bundle() if bundle is None else bundle
+                scorer = Scorer(path if isinstance(path, Bundle) else Bundle.read(path), cache_dir)
+            except RerankError as error:
+                if strict:
+                    raise
+                problem = f"{type(error).__name__}: {error}"
+            return cls(store, scorer, problem, _Options(deadline_ms, strict))
         except BaseException:
             store.close()
             raise
-        return cls(store, scorer, problem, _Options(deadline_ms, strict))
 
     # --- events --------------------------------------------------------------------------------------------
 
     def track(self, events: Event | Iterable[Event]) -> int:
         """Take in one event, or several.
 
-        An event that was delivered before is recognised and changes nothing. A late event counts at its own time.
+        An event that was delivered before is recognised, among the newest 100,000 events of all users, and changes
+        nothing. A late event counts at its own time.
 
         Returns
         -------
@@ -144,6 +150,8 @@ class Reranker:
         """
         if isinstance(events, Event):
             return self._track_one(events)
+        if not isinstance(events, Iterable):
+            raise EventError(f"track: expected Events, got {type(events).__name__}: build them by Event(...)")
         return sum(self._track_one(event) for event in events)
 
     def _track_one(self, event: Event) -> int:
@@ -153,22 +161,22 @@ class Reranker:
         with self._lock:
             if key in self._recent_keys:
                 return 0
-            self._load_user(event.user)
+            try:
+                history = self._load_user(event.user)
+            except StoreError:
+                # The event must not be lost with the history. Features follow when that can be read again.
+                history = None
             if key in self._recent_keys:
                 return 0
+            self._save_item(event.item)
             self._store.append(event, key)
             self._remember_key(key, event.user)
-            if self._scorer is not None:
+            if self._scorer is not None and history is not None:
                 self._scorer.pipeline.update(event)
-                self._loaded[event.user] = self._scorer.pipeline.knows(event.user)
-            item = self._items.get(event.item)
-            if item is not None:
-                self._unsaved[event.item] = item
+                history.in_features = self._scorer.pipeline.knows(event.user)
             examples = self._decisions.observe(event, self._patches.base_model)
             if examples:
                 self._store.save_examples(examples)
-            if len(self._unsaved) >= _UNSAVED_ITEMS:
-                self._save_items()
         return 1
 
     def remember(self, items: Iterable[Item]) -> None:
@@ -179,7 +187,7 @@ class Reranker:
         EventError, InputError
             An embedding has the wrong length, or something is no item.
         """
-        items = tuple(items)
+        items = as_items(items)
         with self._lock:
             if self._scorer is not None:
                 self._scorer.pipeline.remember(items)
@@ -200,10 +208,14 @@ class Reranker:
 
         Raises
         ------
+        EventError
+            It is no request: there is no order to fall back to.
         RerankError
             Only with ``strict``.
         """
         started = perf_counter()
+        if not isinstance(request, Request):
+            raise EventError(f"rerank: expected a Request, got {type(request).__name__}: build it by Request(...)")
         try:
             return self._rank(request, started)
         except Exception as error:
@@ -214,16 +226,17 @@ class Reranker:
 
     def _rank(self, request: Request, started: float) -> Ranking:
         scorer = self._scorer
-        if not request.candidates:
-            return _ranking(request, np.empty(0, np.int64), np.empty(0, np.float32), Timings(), "cpu")
         if scorer is None:
             return self._fall_back(request, f"no model: {self._problem}", started)
+        if not request.candidates:
+            empty = np.empty(0, np.int64), np.empty(0, np.float32)
+            return _ranking(request, *empty, Timings(), scorer.engine.backend)
         if duplicate := _first_duplicate(request.candidates):
             return self._fall_back(request, f"candidate {duplicate!r} is in the list twice", started)
         with self._lock:
-            self._load_user(request.user)
-            self._note_items(request.candidates)
+            history = self._load_user(request.user)
             batch = scorer.pipeline.emit(request)
+            self._note_items(request.candidates)
             patch = self._patches.get(request.user)
             pinned = _pinned(request, self._decisions.seen_items(request.user, request.id))
         features_done = perf_counter()
@@ -234,15 +247,19 @@ class Reranker:
             bad = request.candidates[int(np.flatnonzero(~np.isfinite(scores))[0])].id
             return self._fall_back(request, f"the model's score of candidate {bad!r} is not a finite number", started)
         order = order_unpinned(scores, pinned)
-        if head_input is not None and request.id is not None:
-            with self._lock:
-                self._decisions.record(
-                    request.user, request.id, batch.time_ms, request.candidates, order, head_input, base
-                )
-        done = perf_counter()
-        total_ms = (done - started) * 1e3
         deadline_ms = self._options.deadline_ms
-        if deadline_ms is not None and total_ms > deadline_ms:
+        with self._lock:
+            done = perf_counter()
+            total_ms = (done - started) * 1e3
+            late = deadline_ms is not None and total_ms > deadline_ms
+            # Features of a user who was forgotten in the meantime must not be kept.
+            kept = self._histories.get(request.user) is history
+            if kept and head_input is not None and request.id is not None:
+                shown = np.arange(len(order)) if late else order
+                self._decisions.record(
+                    request.user, request.id, batch.time_ms, request.candidates, shown, head_input, base
+                )
+        if late:
             return self._fall_back(request, f"took {total_ms:.1f} ms, the deadline is {deadline_ms:g} ms", started)
         timings = Timings(
             (features_done - started) * 1e3, (scored - features_done) * 1e3, (done - scored) * 1e3, total_ms
@@ -274,15 +291,18 @@ class Reranker:
         Raises
         ------
         StoreError
-            The store cannot be read or written.
+            The store cannot be read, or accepts nothing more. While it cannot be written, the patch works in memory.
         """
         base_model = self._patches.base_model
-        patch, result = train_patch(self._store.load_examples(user, base_model=base_model), base_model)
-        with self._lock:
-            version = self._patches.replace(user, patch, result)
-        return PersonalisationResult(
-            result.accepted, result.reason, result.pairs, result.loss_before, result.loss_after, version
-        )
+        while True:
+            with self._lock:
+                history = self._load_user(user)
+            patch, result = train_patch(self._store.load_examples(user, base_model=base_model), base_model)
+            with self._lock:
+                if self._histories.get(user) is not history:
+                    continue  # the user was forgotten meanwhile
+                version = self._patches.replace(user, patch, result)
+                return replace(result, version=version)
 
     def forget(self, user: str) -> int:
         """Erase everything about a user, in memory and on disk.
@@ -291,13 +311,22 @@ class Reranker:
         -------
         int
             How many rows of the store were erased.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be rewritten now; call again, or the next opening finishes the work.
         """
         with self._lock:
+            # Items are erased with the last user, in the file only: what is queued must be there.
+            with suppress(StoreError):
+                self._store.flush()
+            self._saved.clear()
             if self._scorer is not None:
                 self._scorer.pipeline.forget(user)
             self._decisions.forget(user)
             self._patches.forget(user)
-            self._loaded.pop(user, None)
+            self._histories.pop(user, None)
             self._recent_keys = OrderedDict((key, who) for key, who in self._recent_keys.items() if who != user)
             return self._store.forget(user)
 
@@ -326,14 +355,16 @@ class Reranker:
         StoreError
             It cannot be written now; it stays queued.
         """
-        with self._lock:
-            self._save_items()
         self._store.flush()
 
     def close(self) -> None:
-        """Write what is pending and let go of the store. May be called twice."""
-        with self._lock:
-            self._save_items()
+        """Write what is pending and let go of the store. May be called twice.
+
+        Raises
+        ------
+        StoreError
+            It cannot be written now; the store stays open.
+        """
         self._store.close()
 
     def __enter__(self) -> Reranker:
@@ -344,19 +375,22 @@ class Reranker:
     ) -> None:
         self.close()
 
-    def _load_user(self, user: str) -> None:
+    def _load_user(self, user: str) -> _History:
         """Bring a user's stored events into the feature state, once, or again after the state let them go."""
         pipeline = self._scorer.pipeline if self._scorer else None
-        loaded = self._loaded.get(user)
-        if loaded is False or (loaded and (pipeline is None or pipeline.knows(user))):
-            return
-        found = False
-        for event in self._store.read(user):
-            found = True
+        history = self._histories.get(user)
+        if history is not None and (pipeline is None or not history.in_features or pipeline.knows(user)):
+            return history
+        events = list(self._store.read(user))  # all or none: half a history must not count
+        for event in events:
             self._remember_key(event.key(), user)
+            self._decisions.see(event)
             if pipeline is not None:
                 pipeline.update(event)
-        self._loaded[user] = found and (pipeline is None or pipeline.knows(user))
+        if history is None:
+            history = self._histories[user] = _History()
+        history.in_features = pipeline is not None and pipeline.knows(user)
+        return history
 
     def _remember_key(self, key: bytes, user: str) -> None:
         self._recent_keys[key] = user
@@ -373,16 +407,30 @@ class Reranker:
         while len(self._items) > limit:
             self._items.popitem(last=False)
 
-    def _save_items(self) -> None:
-        if self._unsaved:
-            rows = [(name, item.model_dump_json().encode()) for name, item in self._unsaved.items()]
-            self._unsaved.clear()
-            self._store.save_items(rows)
+    def _save_item(self, name: str) -> None:
+        """Keep the fields of an item with an event: a killed process must find them again."""
+        item = self._items.get(name)
+        if item is not None and self._saved.get(name) is not item:
+            self._store.save_items(((name, item.model_dump_json().encode()),))
+            self._saved[name] = item
+            if len(self._saved) > len(self._items):
+                self._saved.pop(next(iter(self._saved)))
 
     def _restore_items(self) -> None:
-        items = tuple(Item.from_json(text) for text in self._store.load_items().values())
-        if items:
+        items: list[Item] = []
+        for text in self._store.load_items().values():
+            with suppress(EventError):  # a row that another version wrote must not keep the app from opening
+                items.append(Item.from_json(text))
+        if self._scorer is not None:
+            items = items[-self._scorer.pipeline.spec.max_items :]
+        try:
             self.remember(items)
+        except EventError:
+            for item in items:
+                try:
+                    self.remember((item,))
+                except EventError:  # an embedding of another bundle's length; the other fields still hold
+                    self.remember((item.model_copy(update={"embedding": None}),))
 
 
 class _Options:
@@ -391,6 +439,13 @@ class _Options:
     def __init__(self, deadline_ms: float | None, strict: bool) -> None:
         self.deadline_ms = deadline_ms
         self.strict = strict
+
+
+class _History:
+    """Stands for a user whose events were read; another object stands for them after they were forgotten."""
+
+    def __init__(self) -> None:
+        self.in_features = False
 
 
 def _pinned(request: Request, seen: set[str]) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rerank_engine import load
-from rerank_engine.errors import ModelFileError
+from rerank_engine.errors import ModelFileError, StoreError
 from rerank_engine.passes.expose_head import HEAD_INPUT
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 
@@ -110,17 +110,30 @@ class UserPatches:
         -------
         int
             Version in use, 0 for none.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be read, or accepts nothing more.
         """
         current = self.get(user)
-        if patch is None and (current is None or not result.pairs):
+        if patch is None and current is None:
             return 0
+        if patch is None and current is not None and not result.pairs:
+            return current.version  # nothing speaks against it
         stored = self._store.load_patch(user)
         version = (stored.version if stored else 0) + 1
         content = patch if patch is not None else Patch(self.base_model, np.zeros(0, np.float32), 0.0)
         created_ms = max((example.time_ms for example in self._store.load_examples(user)), default=0)
-        self._store.save_patch(
-            user, content.to_bytes(), version=version, base_model=self.base_model, created_ms=created_ms
-        )
+        try:
+            self._store.save_patch(
+                user, content.to_bytes(), version=version, base_model=self.base_model, created_ms=created_ms
+            )
+        except StoreError:
+            queued = self._store.load_patch(user)
+            if queued is None or queued.version != version:
+                raise
+            # It waits in memory and is written as soon as the file can be: the store's health says so.
         self._keep(user, ActivePatch(patch, version) if patch is not None else None)
         return version if patch is not None else 0
 
@@ -137,7 +150,8 @@ class UserPatches:
         except ModelFileError:
             return None
         # No weights: the user was returned to the shared model.
-        return ActivePatch(patch, stored.version) if len(patch.weight) else None
+        usable = len(patch.weight) > 0 and patch.base_model == self.base_model
+        return ActivePatch(patch, stored.version) if usable else None
 
     def _keep(self, user: str, patch: ActivePatch | None) -> None:
         self._known[user] = patch

@@ -55,7 +55,8 @@ class OnDevice:
     reranker
         Opened with ``strict=True`` and no deadline, so that a fault is an error and not the server's order.
     recent_events
-        False keeps the events of a visit back until the visit is over: the model without the user's recent events.
+        False keeps the events of a visit back until the user's next visit: the model without the user's recent
+        events.
     personalise
         Learn the user's patch when a list arrives and before each reordering.
 
@@ -69,24 +70,23 @@ class OnDevice:
         self._reranker = reranker
         self._recent_events = recent_events
         self._personalise = personalise
-        self._held: dict[int, list[Tracked]] = {}
+        self._held: dict[str, list[Tracked]] = {}
         self.last: Ranking | None = None
 
     def deliver(self, delivery: Delivery) -> None:
-        """Learn from earlier visits, where asked to."""
+        """Take in what was kept back of earlier visits; learn from them, where asked to."""
+        self._release(delivery.user, delivery.visit)
         if self._personalise:
             self._reranker.personalise(delivery.user)
 
     def track(self, tracked: Tracked) -> None:
-        """Track now, or when the visit is over."""
+        """Track now, or keep back until the next visit."""
         if self._recent_events:
             self._take(tracked)
             return
-        held = self._held.setdefault(tracked.visit, [])
-        held.append(tracked)
-        if tracked.last_of_visit:
-            for one in self._held.pop(tracked.visit):
-                self._take(one)
+        user = tracked.event.user
+        self._release(user, tracked.visit)
+        self._held.setdefault(user, []).append(tracked)
 
     def order(self, checkpoint: Checkpoint) -> NDArray[np.int64]:
         """The re-ranker's order."""
@@ -96,6 +96,13 @@ class OnDevice:
         if self.last.fallback is not None:
             raise RerankError(f"the re-ranker fell back in a replay: {self.last.fallback}")
         return self.last.order
+
+    def _release(self, user: str, visit: int) -> None:
+        """Take in what was kept back of visits before this one."""
+        held = self._held.get(user)
+        if held and held[0].visit != visit:
+            for tracked in self._held.pop(user):
+                self._take(tracked)
 
     def _take(self, tracked: Tracked) -> None:
         self._reranker.remember((tracked.item,))

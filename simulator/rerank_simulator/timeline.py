@@ -72,14 +72,11 @@ class Tracked:
         A like (4 or more), a click (3) or a dislike (less), with the rating as its value.
     item
         The item as the app knows it at that moment.
-    last_of_visit
-        Whether the visit ends with it.
     """
 
     visit: int
     event: Event
     item: Item
-    last_of_visit: bool
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class Timeline:
                     yield delivery
                     if 0 in self.checkpoints:
                         yield self._checkpoint(delivery, rows, 0)
-            yield self._tracked(visit, row, place == len(rows) - 1)
+            yield self._tracked(visit, row)
             done = place + 1
             tied = done < len(rows) and self.log.time_ms[rows[done]] == time_ms
             if visit in deliveries and not tied and self._passes(rows, done):
@@ -222,7 +219,7 @@ class Timeline:
             popularity=snapshot.item_popularity[listed.candidates],
         )
 
-    def _tracked(self, visit: int, row: int, last: bool) -> Tracked:
+    def _tracked(self, visit: int, row: int) -> Tracked:
         log = self.log
         rating = float(log.rating[row])
         kind = "like" if rating >= RELEVANT_RATING else "click" if rating >= 3 else "dislike"
@@ -234,7 +231,7 @@ class Timeline:
             time_ms=int(log.time_ms[row]),
             request=f"visit-{visit}",
         )
-        return Tracked(visit, event, self.item(int(log.item[row]), event.time_ms), last)
+        return Tracked(visit, event, self.item(int(log.item[row]), event.time_ms))
 
     def _checkpoint(self, delivery: Delivery, rows: NDArray[np.int64], done: int) -> Checkpoint:
         log = self.log
