@@ -37,9 +37,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows))
         return
-    print(
-        f"{'model':10} {'N':>5}  {'ours p50/p99 us':>18}  {'onnxruntime p50/p99 us':>22}  {'ratio':>6}  {'max error':>9}"
-    )
+    print(f"{'model':10} {'N':>5}  {'ours p50/p99 us':>18}  {'onnxruntime p50/p99 us':>22}  {'ratio':>6}  {'error':>9}")
     for row in rows:
         ours, peer = row["rerank_us"], row["onnxruntime_us"]
         print(

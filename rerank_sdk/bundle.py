@@ -174,6 +174,10 @@ def check_fit(model: Model, spec: FeatureSpec) -> None:
                 f"the model reads {value.name!r} with shape {shape_text(value.shape)}, but feature spec {spec.name!r}"
                 f" emits {emitted.get(value.name, 'no such array')}"
             )
+        # Ids come as int32, which the engine widens; everything else as float32.
+        fitting = ("int32", "int64") if value.name == "ids" or value.name.endswith("_ids") else ("float32",)
+        if value.dtype not in fitting:
+            raise BundleError(f"the model reads {value}, but the spec emits it as {fitting[0]}")
     score = model.outputs[0]
     if score.shape not in ((candidates,), (candidates, 1)):
         raise BundleError(f"the model's first output must be one score a candidate, it is {score}")

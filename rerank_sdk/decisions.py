@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_features import Event, Item
+from rerank_features import Event
 
 from rerank_sdk.store import Example
 
@@ -41,10 +41,8 @@ class Decision:
         Its id.
     time_ms
         When it was ordered.
-    candidates
-        In the server's order.
-    places
-        Item id to its place in the server's order.
+    ids
+        Ids of the candidates in the server's order.
     shown_order
         (N,) int64: candidates from the top, as shown.
     head_input
@@ -59,8 +57,7 @@ class Decision:
 
     request: str
     time_ms: int
-    candidates: tuple[Item, ...]
-    places: dict[str, int]
+    ids: list[str]
     shown_order: NDArray[np.int64]
     head_input: NDArray[np.float32]
     scores: NDArray[np.float32]
@@ -87,7 +84,7 @@ class DecisionLog:
         user: str,
         request: str,
         time_ms: int,
-        candidates: tuple[Item, ...],
+        ids: list[str],
         order: NDArray[np.int64],
         head_input: NDArray[np.float32],
         scores: NDArray[np.float32],
@@ -95,11 +92,7 @@ class DecisionLog:
         """Remember a list as it was ordered. A list that grows, shrinks or is sorted anew keeps its feedback."""
         lists = _most_recent(self._decisions, user, OrderedDict, self._max_users)
         before: Decision | None = lists.pop(request, None)
-        if before is not None and before.candidates is candidates:
-            places = before.places
-        else:
-            places = {item.id: place for place, item in enumerate(candidates)}
-        lists[request] = now = Decision(request, time_ms, candidates, places, order, head_input, scores)
+        lists[request] = now = Decision(request, time_ms, ids, order, head_input, scores)
         if before is not None:
             now.touched, now.impressed = before.touched, before.impressed
         while len(lists) > _OPEN_LISTS:
@@ -118,15 +111,15 @@ class DecisionLog:
         if event.request is None:
             return []
         decision = self._decisions.get(event.user, OrderedDict()).get(event.request)
-        place = decision.places.get(event.item) if decision is not None else None
-        if decision is None or place is None or event.item in decision.touched:
+        if decision is None or event.item in decision.touched or event.item not in decision.ids:
             return []
         if event.kind == "impression":
             decision.impressed.add(event.item)
         if event.kind not in POSITIVE_KINDS and event.kind not in NEGATIVE_KINDS:
             return []
         decision.touched.add(event.item)
-        ids = [item.id for item in decision.candidates]
+        ids = decision.ids
+        place = ids.index(event.item)
         others = [int(p) for p in decision.shown_order if ids[p] not in decision.touched]
         if decision.impressed:
             others = [p for p in others if ids[p] in decision.impressed]
@@ -148,6 +141,11 @@ class DecisionLog:
             )
             for better, worse in pairs
         ]
+
+    def last_order(self, user: str, request: str | None, ids: list[str]) -> NDArray[np.int64] | None:
+        """(N,) int64: how this very list was ordered last; None when it was not, or has changed since."""
+        decision = self._decisions.get(user, OrderedDict()).get(request) if request is not None else None
+        return decision.shown_order if decision is not None and decision.ids == ids else None
 
     def see(self, event: Event) -> None:
         """Let the item count as seen in its list; nothing is learned from it."""

@@ -35,7 +35,7 @@ from rerank_sdk.ranking import Ranking, Timings
 from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore
 
-_RECENT_KEYS = 100_000
+_RECENT_EVENTS = 100_000
 
 
 class Reranker:
@@ -70,7 +70,7 @@ class Reranker:
         self._decisions = DecisionLog()
         self._patches = UserPatches(store, scorer.model_hash if scorer else "")
         self._histories: dict[str, _History] = {}
-        self._recent_keys: OrderedDict[bytes, str] = OrderedDict()
+        self._recent_events: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._items: OrderedDict[str, Item] = OrderedDict()
         self._saved: dict[str, Item] = {}
         self._last_candidates: tuple[Item, ...] = ()
@@ -157,20 +157,20 @@ class Reranker:
     def _track_one(self, event: Event) -> int:
         if not isinstance(event, Event):
             raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
-        key = event.key()
+        identity = event.identity()
         with self._lock:
-            if key in self._recent_keys:
+            if identity in self._recent_events:
                 return 0
             try:
                 history = self._load_user(event.user)
             except StoreError:
                 # The event must not be lost with the history. Features follow when that can be read again.
                 history = None
-            if key in self._recent_keys:
+            if identity in self._recent_events:
                 return 0
             self._save_item(event.item)
-            self._store.append(event, key)
-            self._remember_key(key, event.user)
+            self._store.append(event)
+            self._remember_event(identity)
             if self._scorer is not None and history is not None:
                 self._scorer.pipeline.update(event)
                 history.in_features = self._scorer.pipeline.knows(event.user)
@@ -198,8 +198,9 @@ class Reranker:
     def rerank(self, request: Request) -> Ranking:
         """Reorder a list for this user at this moment.
 
-        Candidates on screen (``request.shown``) and those that the user has reacted to in this list keep their
-        places; the others are sorted by score.
+        Candidates on screen (the first ``request.shown``) and those that the user has reacted to in this list keep
+        their places; the others are sorted by score. Places are those of the order that this list (same ``id``, same
+        candidates) was given last; of the server's order when it is new, has changed, or the app was restarted.
 
         Returns
         -------
@@ -231,14 +232,16 @@ class Reranker:
         if not request.candidates:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return _ranking(request, *empty, Timings(), scorer.engine.backend)
-        if duplicate := _first_duplicate(request.candidates):
+        ids = [item.id for item in request.candidates]
+        if duplicate := _first_duplicate(ids):
             return self._fall_back(request, f"candidate {duplicate!r} is in the list twice", started)
         with self._lock:
             history = self._load_user(request.user)
             batch = scorer.pipeline.emit(request)
             self._note_items(request.candidates)
             patch = self._patches.get(request.user)
-            pinned = _pinned(request, self._decisions.seen_items(request.user, request.id))
+            seen = self._decisions.seen_items(request.user, request.id)
+            standing = self._decisions.last_order(request.user, request.id, ids)
         features_done = perf_counter()
         base, head_input = scorer.score(batch.arrays)
         scores = base if patch is None or head_input is None else base + patch.patch.delta(head_input)
@@ -246,7 +249,7 @@ class Reranker:
         if not np.isfinite(scores).all():
             bad = request.candidates[int(np.flatnonzero(~np.isfinite(scores))[0])].id
             return self._fall_back(request, f"the model's score of candidate {bad!r} is not a finite number", started)
-        order = order_unpinned(scores, pinned)
+        order = order_unpinned(scores, _pinned(ids, request.shown, seen, standing), standing)
         deadline_ms = self._options.deadline_ms
         with self._lock:
             done = perf_counter()
@@ -256,9 +259,7 @@ class Reranker:
             kept = self._histories.get(request.user) is history
             if kept and head_input is not None and request.id is not None:
                 shown = np.arange(len(order)) if late else order
-                self._decisions.record(
-                    request.user, request.id, batch.time_ms, request.candidates, shown, head_input, base
-                )
+                self._decisions.record(request.user, request.id, batch.time_ms, ids, shown, head_input, base)
         if late:
             return self._fall_back(request, f"took {total_ms:.1f} ms, the deadline is {deadline_ms:g} ms", started)
         timings = Timings(
@@ -268,7 +269,7 @@ class Reranker:
         if batch.clock_skew_ms:
             notes.append(f"the clock went back {batch.clock_skew_ms} ms; features are as of the newest event")
         return Ranking(
-            items=tuple(request.candidates[place] for place in order),
+            items=tuple(map(request.candidates.__getitem__, order.tolist())),
             order=order,
             scores=scores[order],
             timings=timings,
@@ -327,7 +328,7 @@ class Reranker:
             self._decisions.forget(user)
             self._patches.forget(user)
             self._histories.pop(user, None)
-            self._recent_keys = OrderedDict((key, who) for key, who in self._recent_keys.items() if who != user)
+            self._recent_events = OrderedDict((known, None) for known in self._recent_events if known[0] != user)
             return self._store.forget(user)
 
     def export(self, user: str) -> dict[str, Any]:
@@ -383,7 +384,7 @@ class Reranker:
             return history
         events = list(self._store.read(user))  # all or none: half a history must not count
         for event in events:
-            self._remember_key(event.key(), user)
+            self._remember_event(event.identity())
             self._decisions.see(event)
             if pipeline is not None:
                 pipeline.update(event)
@@ -392,10 +393,10 @@ class Reranker:
         history.in_features = pipeline is not None and pipeline.knows(user)
         return history
 
-    def _remember_key(self, key: bytes, user: str) -> None:
-        self._recent_keys[key] = user
-        if len(self._recent_keys) > _RECENT_KEYS:
-            self._recent_keys.popitem(last=False)
+    def _remember_event(self, identity: tuple[object, ...]) -> None:
+        self._recent_events[identity] = None
+        if len(self._recent_events) > _RECENT_EVENTS:
+            self._recent_events.popitem(last=False)
 
     def _note_items(self, items: tuple[Item, ...]) -> None:
         if items is self._last_candidates:
@@ -411,7 +412,7 @@ class Reranker:
         """Keep the fields of an item with an event: a killed process must find them again."""
         item = self._items.get(name)
         if item is not None and self._saved.get(name) is not item:
-            self._store.save_items(((name, item.model_dump_json().encode()),))
+            self._store.save_items((item,))
             self._saved[name] = item
             if len(self._saved) > len(self._items):
                 self._saved.pop(next(iter(self._saved)))
@@ -448,18 +449,18 @@ class _History:
         self.in_features = False
 
 
-def _pinned(request: Request, seen: set[str]) -> NDArray[np.bool_]:
-    pinned = np.zeros(len(request.candidates), np.bool_)
-    pinned[: request.shown] = True
-    if seen:
-        for place, item in enumerate(request.candidates):
-            if item.id in seen:
-                pinned[place] = True
+def _pinned(ids: list[str], shown: int, seen: set[str], standing: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    """(N,) bool: places, in the order that stands now, whose candidates are on screen or were reacted to."""
+    if not seen:
+        return np.arange(len(ids)) < shown
+    pinned = np.array([name in seen for name in ids], np.bool_)
+    if standing is not None:
+        pinned = pinned[standing]
+    pinned[:shown] = True
     return pinned
 
 
-def _first_duplicate(candidates: tuple[Item, ...]) -> str | None:
-    ids = [item.id for item in candidates]
+def _first_duplicate(ids: list[str]) -> str | None:
     if len(set(ids)) == len(ids):
         return None
     met: set[str] = set()

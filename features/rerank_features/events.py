@@ -109,24 +109,26 @@ class Event(_Border):
 
     _ids = field_validator("user", "item", "request", "id")(_short)
 
-    def key(self) -> bytes:
-        """Sixteen bytes that are equal for two deliveries of the same event."""
-        # repr keeps the fields apart whatever they hold.
-        identity = repr(
-            (self.user, self.id)
-            if self.id is not None
-            else (
-                self.user,
-                self.item,
-                self.kind,
-                self.time_ms,
-                self.position,
-                self.request,
-                self.value,
-                sorted(self.attributes.items()) if self.attributes else None,
-            )
+    def identity(self) -> tuple[object, ...]:
+        """What makes two deliveries the same event: user and id, or without an id every field. Hashable."""
+        if self.id is not None:
+            return self.user, self.id
+        return (
+            self.user,
+            self.item,
+            self.kind,
+            self.time_ms,
+            self.position,
+            self.request,
+            # Minus zero is zero, also once it comes back from a store.
+            None if self.value is None else self.value + 0.0,
+            tuple(sorted(self.attributes.items())) if self.attributes else None,
         )
-        return hashlib.blake2b(identity.encode(), digest_size=16).digest()
+
+    def key(self) -> bytes:
+        """Sixteen bytes that are equal for two deliveries of the same event: a digest of :meth:`identity`."""
+        # repr keeps the fields apart whatever they hold.
+        return hashlib.blake2b(repr(self.identity()).encode(), digest_size=16).digest()
 
 
 class Item(_Border):

@@ -26,6 +26,7 @@ MIN_PAIRS = 24
 MIN_HELD_OUT_MOMENTS = 3
 """With feedback at fewer held-out moments nothing is accepted."""
 
+_ONE_SIDED_5_PERCENT = 1.645
 _STEPS = 100
 _L2 = 1.0
 
@@ -132,7 +133,7 @@ def train_patch(examples: Sequence[Example], base_model: str) -> tuple[Patch | N
 
 
 def _is_better(weight: NDArray[np.float64], pairs: NDArray[np.float64], times: NDArray[np.int64]) -> bool:
-    """Whether the loss falls by more than its standard error.
+    """Whether the loss falls, at the 5 % level of a one-sided test.
 
     Pairs of one moment share the item that was chosen, so the moments are the independent observations.
     """
@@ -142,4 +143,4 @@ def _is_better(weight: NDArray[np.float64], pairs: NDArray[np.float64], times: N
     gains = np.bincount(moment, gain) / np.bincount(moment)
     if len(gains) < MIN_HELD_OUT_MOMENTS:
         return False
-    return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
+    return bool(gains.mean() > _ONE_SIDED_5_PERCENT * gains.std(ddof=1) / np.sqrt(len(gains)))

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from rerank_engine.errors import EventError, InputError, StoreError
-from rerank_features.events import MAX_TIME_MS, Event
+from rerank_features.events import MAX_TIME_MS, Event, Item
 
 from rerank_sdk.store import schema
 from rerank_sdk.store.reader import Reader
@@ -466,13 +466,13 @@ class EventStore:
         """
         return [patch.version for patch in self._view.patches(check_id("user", user))]
 
-    def save_items(self, rows: Iterable[tuple[str, bytes]]) -> None:
+    def save_items(self, rows: Iterable[Item | tuple[str, bytes]]) -> None:
         """Remember items, so that their fields survive a restart; written like events; a newer text replaces.
 
         Parameters
         ----------
         rows
-            Item id and the JSON text of the item, as bytes.
+            Items, which the writer turns into JSON text later, or pairs of an id and the JSON text as bytes.
 
         Raises
         ------
@@ -482,7 +482,11 @@ class EventStore:
             A row has the wrong type.
         """
         queued = []
-        for item, fields in rows:
+        for row in rows:
+            if isinstance(row, Item):
+                queued.append(QueuedItem(row.id, row))
+                continue
+            item, fields = row
             check_id("item", item)
             if not isinstance(fields, bytes):
                 raise InputError(f"fields: expected the JSON text of the item as bytes, got {type(fields).__name__}")

@@ -122,7 +122,7 @@ class Recorder:
                     rejected += 1
         examples = [operation for operation in operations if type(operation) is Example]
         patches = [operation for operation in operations if type(operation) is QueuedPatch]
-        items = [operation for operation in operations if type(operation) is QueuedItem]
+        items = [operation.row() for operation in operations if type(operation) is QueuedItem]
 
         def work(connection: sqlite3.Connection) -> int:
             written = self._write_events(connection, events) if events else 0

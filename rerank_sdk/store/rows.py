@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rerank_engine.errors import InputError, StoreError
-from rerank_features.events import MAX_ID_BYTES, MAX_TIME_MS, Event
+from rerank_features.events import MAX_ID_BYTES, MAX_TIME_MS, Event, Item
 
 KEY_BYTES = 16
 """Length of :meth:`rerank_features.events.Event.key`."""
@@ -39,15 +39,19 @@ class QueuedPatch(NamedTuple):
 
 
 class QueuedItem(NamedTuple):
-    """An item to remember; it belongs to no user."""
+    """An item to remember, as JSON text or still as a value; it belongs to no user."""
 
     item: str
-    fields: bytes
+    fields: bytes | Item
 
     @property
     def user(self) -> None:
         """Items are facts of the catalogue."""
         return
+
+    def row(self) -> tuple[str, bytes]:
+        """Id and JSON text."""
+        return self.item, self.fields if isinstance(self.fields, bytes) else self.fields.model_dump_json().encode()
 
 
 class StoredPatch(NamedTuple):

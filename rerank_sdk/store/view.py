@@ -105,7 +105,7 @@ class View:
         """Remembered items."""
         rest = self._rest()
         found = dict(self._reader.items())
-        found.update(operation for operation in rest if isinstance(operation, QueuedItem))
+        found.update(operation.row() for operation in rest if isinstance(operation, QueuedItem))
         return found
 
     def _rest(self) -> list[Operation]:

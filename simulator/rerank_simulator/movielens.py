@@ -83,11 +83,11 @@ def replay_entries(timeline: Timeline) -> Iterator[Entry]:
 
 
 def training_sets(log: RatingLog, spec: FeatureSpec) -> tuple[TrainingSet, TrainingSet]:
-    """Lists to learn from and lists to stop by."""
+    """Lists to learn from and lists to stop by; neither holds anything of what happens after its end."""
     timeline = make_timeline(log, training=True)
     cuts = [SPLIT.moment_ms(log, share) for share in (SPLIT.embeddings, SPLIT.training, SPLIT.validation)]
     first, second = (
-        build_training_set(spec, timeline.labelled(timeline.entries(start, end)))
+        build_training_set(spec, timeline.labelled(timeline.entries(start, end, embargo=True)))
         for start, end in ((cuts[0], cuts[1]), (cuts[1], cuts[2]))
     )
     return first, second

@@ -139,7 +139,7 @@ class Timeline:
         self._user_rows = np.argsort(self.log.user, kind="stable")
         self._user_start = np.searchsorted(self.log.user[self._user_rows], np.arange(len(self.log.user_ids) + 1))
 
-    def entries(self, lists_from_ms: int, end_ms: int) -> Iterator[Entry]:
+    def entries(self, lists_from_ms: int, end_ms: int, *, embargo: bool = False) -> Iterator[Entry]:
         """Yield what happens until ``end_ms``, in order of time.
 
         Parameters
@@ -149,6 +149,9 @@ class Timeline:
             before ``embeddings_before_ms``.
         end_ms
             Visits that start at this moment or later are left out.
+        embargo
+            Leave out also the visits whose lists cannot be judged before ``end_ms``, for training: nothing of what
+            happens from ``end_ms`` on is then in an event or in a label.
 
         Raises
         ------
@@ -162,6 +165,8 @@ class Timeline:
             )
         queue: list[tuple[int, int, int, int]] = []
         inside = self.visits.start_ms < end_ms
+        if embargo:
+            inside = self.visits.end_ms + RELEVANT_AFTER_MS < end_ms
         active = np.unique(self.visits.user[inside & (self.visits.start_ms >= lists_from_ms)])
         chosen = np.flatnonzero(inside & np.isin(self.visits.user, active))
         # (time, order within the visit, visit): events of a visit keep their order, ties between users are by visit.

@@ -274,7 +274,7 @@ def test_convert_for_people(onnx_file: Path, tmp_path: Path) -> None:
 def test_passes_can_be_skipped(onnx_file: Path, tmp_path: Path) -> None:
     skipped = ("--skip-pass", "fuse_matmul", "--skip-pass", "remove_identity")
     found = answer("convert", onnx_file, "--out", tmp_path / "a.rrm", "--candidates", "N", *skipped)
-    assert [one["name"] for one in found["passes"]] == ["fold_constants", "remove_dead"]
+    assert [one["name"] for one in found["passes"]] == ["fold_constants", "split_concat", "remove_dead"]
     assert "Identity" in [row["operator"] for row in found["model"]["operators"]]
 
 

@@ -22,7 +22,7 @@ def event(place, kind="like", request="r", user="ann", time_ms=5_000):
 
 
 def record(log, request="r", user="ann", items=ITEMS, order=ORDER):
-    log.record(user, request, 1_000, items, order, HEAD_INPUT[: len(items)], SCORES[: len(items)])
+    log.record(user, request, 1_000, [item.id for item in items], order, HEAD_INPUT[: len(items)], SCORES[: len(items)])
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_where_impressions_are_tracked_only_what_was_on_screen_counts(log):
 
 def test_the_last_candidate_left_teaches_nothing():
     log = DecisionLog()
-    log.record("ann", "r", 0, ITEMS[:1], np.arange(1), HEAD_INPUT[:1], SCORES[:1])
+    log.record("ann", "r", 0, [ITEMS[0].id], np.arange(1), HEAD_INPUT[:1], SCORES[:1])
     assert log.observe(event(0), "model") == []
 
 
@@ -126,7 +126,7 @@ def test_a_list_ordered_again_keeps_its_feedback_and_takes_the_new_features(log)
     log.observe(event(3, "impression"), "model")
     log.observe(event(5, "impression"), "model")
     turned = HEAD_INPUT[::-1].copy()
-    log.record("ann", "r", 2_000, ITEMS, np.arange(COUNT), turned, SCORES)
+    log.record("ann", "r", 2_000, [item.id for item in ITEMS], np.arange(COUNT), turned, SCORES)
     assert log.observe(event(7), "model") == []
     (example,) = log.observe(event(5), "model")
     np.testing.assert_array_equal(example.features[:-1], turned[5] - turned[3])
@@ -138,7 +138,7 @@ def test_other_candidates_under_the_same_id(log, places):
     log.observe(event(4, "click"), "model")
     items = tuple(ITEMS[place] for place in places)
     head_input = HEAD_INPUT[list(places)]
-    log.record("ann", "r", 2_000, items, np.arange(len(items)), head_input, SCORES[list(places)])
+    log.record("ann", "r", 2_000, [item.id for item in items], np.arange(len(items)), head_input, SCORES[list(places)])
     assert log.observe(event(4, "like"), "model") == []
     examples = log.observe(event(17, "like"), "model")
     if 17 not in places:

@@ -70,3 +70,17 @@ def test_the_arguments_are_left_as_they_are():
     scores, pinned = np.array([3, 1, 2], np.float32), np.array([False, True, False])
     order_unpinned(scores, pinned)
     assert (scores.tolist(), pinned.tolist()) == ([3, 1, 2], [False, True, False])
+
+
+@given(data=st.data())
+def test_pinned_places_of_the_order_that_stands_keep_their_candidates(data):
+    count = data.draw(st.integers(0, 30))
+    base = np.array(data.draw(st.permutations(range(count))), np.int64)
+    pinned = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), np.bool_)
+    scores = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=count, max_size=count)), np.float32)
+    order = order_unpinned(scores, pinned, base)
+    assert sorted(order.tolist()) == list(range(count))
+    np.testing.assert_array_equal(order[pinned], base[pinned])
+    free = order[~pinned]
+    keys = list(zip(-scores[free], free, strict=True))
+    assert keys == sorted(keys)  # falling score, then the server's order

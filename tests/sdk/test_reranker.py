@@ -121,13 +121,32 @@ def test_candidates_on_screen_keep_their_places(open_reranker, kit, shown):
 @pytest.mark.parametrize("kind", ["impression", "click", "dwell", "like", "dislike", "hide", "purchase", "skip", "own"])
 def test_a_candidate_with_any_sign_in_this_list_stays_and_the_others_move(open_reranker, kit, kind):
     reranker = open_reranker()
-    reranker.rerank(kit.request(id="r"))
+    first = reranker.rerank(kit.request(id="r")).order.tolist()
+    assert first != list(range(12))
+    stay = [first.index(0), first.index(7)]
     reranker.track([kit.event(place, kind, request="r") for place in (0, 7)])
     ranking = reranker.rerank(kit.request(id="r"))
-    assert (ranking.order[0], ranking.order[7]) == (0, 7)
-    free = [place for place in range(12) if place not in (0, 7)]
+    assert ranking.order[stay].tolist() == [0, 7]
+    free = [place for place in range(12) if place not in stay]
     assert (np.diff(ranking.scores[free]) <= 0).all()
-    assert sorted(ranking.order[free].tolist()) == free
+    assert sorted(ranking.order[free].tolist()) == [place for place in range(12) if place not in (0, 7)]
+
+
+@pytest.mark.parametrize("shown", [1, 4, 12])
+def test_what_is_on_screen_is_what_was_shown_last(open_reranker, kit, shown):
+    reranker = open_reranker()
+    first = reranker.rerank(kit.request(id="r")).order.tolist()
+    reranker.track([kit.event(2, after_s=place) for place in range(5)])
+    again = reranker.rerank(kit.request(id="r", shown=shown)).order.tolist()
+    assert again[:shown] == first[:shown]
+    changed = reranker.rerank(kit.request(11, id="r", shown=min(shown, 11))).order.tolist()
+    assert changed[: min(shown, 11)] == list(range(min(shown, 11)))  # another list: the server's order stands
+
+
+def test_a_list_without_an_id_stands_in_the_server_order(open_reranker, kit):
+    reranker = open_reranker()
+    reranker.rerank(kit.request())
+    assert reranker.rerank(kit.request(shown=3)).order[:3].tolist() == [0, 1, 2]
 
 
 def test_signs_about_another_list_or_another_item_hold_nothing(open_reranker, kit):
@@ -295,7 +314,7 @@ def test_forgetting_leaves_no_trace_and_no_mark_on_others(open_reranker, kit, tm
         reranker._decisions._seen,
         reranker._patches._known,
         reranker._histories,
-        reranker._recent_keys.values(),
+        (known[0] for known in reranker._recent_events),
         reranker._scorer.pipeline._state.user_rows,
     ):
         assert "ann-the-forgotten" not in memory

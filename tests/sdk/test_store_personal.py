@@ -9,7 +9,7 @@ import sqlite3
 import numpy as np
 import pytest
 from rerank_engine.errors import InputError, StoreError
-from rerank_features.events import Event
+from rerank_features.events import Event, Item
 
 from rerank_sdk.store import EventStore, Example, StoredPatch
 from rerank_sdk.store.rows import check_id
@@ -201,3 +201,13 @@ def test_an_id_is_measured_in_bytes():
     assert check_id("user", "é" * 512) == "é" * 512
     with pytest.raises(InputError, match="got 1026"):
         check_id("user", "é" * 513)
+
+
+def test_items_are_taken_as_values_too(tmp_path):
+    item = Item(id="i1", categorical={"genre": "drama"}, embedding=(0.5, 1.0))
+    with EventStore.open(tmp_path / "events.db") as store:
+        store.save_items([item, ("i2", b"{}")])
+        pending = store.load_items()
+        store.flush()
+        assert store.load_items() == pending == {"i1": item.model_dump_json().encode(), "i2": b"{}"}
+        assert Item.from_json(pending["i1"]) == item

@@ -262,3 +262,19 @@ def test_two_runs_are_the_same():
             assert one == other
         else:
             assert one.relevance.tobytes() == other.relevance.tobytes()
+
+
+def test_an_embargo_leaves_out_what_cannot_be_judged_before_the_end():
+    early = [(5, item, 5, time) for item, time in zip(range(3), minutes(0, 1, 2), strict=True)]
+    straddling = [(6, item, 5, VISIT_MS + DAY_MS + item * MINUTE_MS) for item in range(3)]
+    log = make_log(early + straddling)
+    end_ms = VISIT_MS + DAY_MS + 3 * MINUTE_MS
+    timeline = Timeline(log, START_MS + 7 * DAY_MS, 4, (1,))
+    assert {entry.user for entry in of_kind(timeline.entries(VISIT_MS, end_ms), Delivery)} == {"u5", "u6"}
+    kept = list(timeline.entries(VISIT_MS, end_ms, embargo=True))
+    assert {entry.user for entry in of_kind(kept, Delivery)} == {"u5"}
+    assert not [entry for entry in of_kind(kept, Tracked) if entry.event.user == "u6"]
+    # One millisecond earlier the day after the first visit is not over either.
+    last_ms = early[-1][3]
+    assert not of_kind(timeline.entries(VISIT_MS, last_ms + DAY_MS, embargo=True), Delivery)
+    assert of_kind(timeline.entries(VISIT_MS, last_ms + DAY_MS + 1, embargo=True), Delivery)
