@@ -10,7 +10,6 @@ One :class:`Reranker` serves many users and many threads.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -29,13 +28,12 @@ from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
 from rerank_sdk.explain import explain_scores
 from rerank_sdk.health import Health
+from rerank_sdk.memory import ItemMemory, RecentEvents
 from rerank_sdk.personal import PersonalisationResult, train_patch
 from rerank_sdk.policy import order_unpinned
 from rerank_sdk.ranking import Ranking, Timings
 from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore
-
-_RECENT_EVENTS = 100_000
 
 
 class Reranker:
@@ -70,10 +68,8 @@ class Reranker:
         self._decisions = DecisionLog()
         self._patches = UserPatches(store, scorer.model_hash if scorer else "")
         self._histories: dict[str, _History] = {}
-        self._recent_events: OrderedDict[tuple[object, ...], None] = OrderedDict()
-        self._items: OrderedDict[str, Item] = OrderedDict()
-        self._saved: dict[str, Item] = {}
-        self._last_candidates: tuple[Item, ...] = ()
+        self._recent_events = RecentEvents()
+        self._items = ItemMemory(store, scorer.pipeline.spec.max_items if scorer else None)
         self._restore_items()
 
     @classmethod
@@ -168,9 +164,9 @@ class Reranker:
                 history = None
             if identity in self._recent_events:
                 return 0
-            self._save_item(event.item)
+            self._items.save(event)
             self._store.append(event)
-            self._remember_event(identity)
+            self._recent_events.add(identity)
             if self._scorer is not None and history is not None:
                 self._scorer.pipeline.update(event)
                 history.in_features = self._scorer.pipeline.knows(event.user)
@@ -191,7 +187,7 @@ class Reranker:
         with self._lock:
             if self._scorer is not None:
                 self._scorer.pipeline.remember(items)
-            self._note_items(items)
+            self._items.note(items)
 
     # --- ranking -------------------------------------------------------------------------------------------
 
@@ -238,7 +234,7 @@ class Reranker:
         with self._lock:
             history = self._load_user(request.user)
             batch = scorer.pipeline.emit(request)
-            self._note_items(request.candidates)
+            self._items.note(request.candidates)
             patch = self._patches.get(request.user)
             seen = self._decisions.seen_items(request.user, request.id)
             standing = self._decisions.last_order(request.user, request.id, ids)
@@ -322,13 +318,13 @@ class Reranker:
             # Items are erased with the last user, in the file only: what is queued must be there.
             with suppress(StoreError):
                 self._store.flush()
-            self._saved.clear()
+            self._items.erased()
             if self._scorer is not None:
                 self._scorer.pipeline.forget(user)
             self._decisions.forget(user)
             self._patches.forget(user)
             self._histories.pop(user, None)
-            self._recent_events = OrderedDict((known, None) for known in self._recent_events if known[0] != user)
+            self._recent_events.forget(user)
             return self._store.forget(user)
 
     def export(self, user: str) -> dict[str, Any]:
@@ -384,7 +380,7 @@ class Reranker:
             return history
         events = list(self._store.read(user))  # all or none: half a history must not count
         for event in events:
-            self._remember_event(event.identity())
+            self._recent_events.add(event.identity())
             self._decisions.see(event)
             if pipeline is not None:
                 pipeline.update(event)
@@ -393,37 +389,8 @@ class Reranker:
         history.in_features = pipeline is not None and pipeline.knows(user)
         return history
 
-    def _remember_event(self, identity: tuple[object, ...]) -> None:
-        self._recent_events[identity] = None
-        if len(self._recent_events) > _RECENT_EVENTS:
-            self._recent_events.popitem(last=False)
-
-    def _note_items(self, items: tuple[Item, ...]) -> None:
-        if items is self._last_candidates:
-            return
-        self._last_candidates = items
-        for item in items:
-            self._items[item.id] = item
-        limit = self._scorer.pipeline.spec.max_items if self._scorer else len(self._items)
-        while len(self._items) > limit:
-            self._items.popitem(last=False)
-
-    def _save_item(self, name: str) -> None:
-        """Keep the fields of an item with an event: a killed process must find them again."""
-        item = self._items.get(name)
-        if item is not None and self._saved.get(name) is not item:
-            self._store.save_items((item,))
-            self._saved[name] = item
-            if len(self._saved) > len(self._items):
-                self._saved.pop(next(iter(self._saved)))
-
     def _restore_items(self) -> None:
-        items: list[Item] = []
-        for text in self._store.load_items().values():
-            with suppress(EventError):  # a row that another version wrote must not keep the app from opening
-                items.append(Item.from_json(text))
-        if self._scorer is not None:
-            items = items[-self._scorer.pipeline.spec.max_items :]
+        items = self._items.stored()
         try:
             self.remember(items)
         except EventError:

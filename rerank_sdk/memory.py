@@ -1,0 +1,92 @@
+"""What a re-ranker remembers between calls: recent events, to know a repeated delivery, and items as met last."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+
+from rerank_engine.errors import EventError
+from rerank_features import Event, Item
+
+from rerank_sdk.store import EventStore
+
+RECENT_EVENTS = 100_000
+"""A repeated delivery is recognised among so many newest events of all users."""
+
+
+class RecentEvents:
+    """The newest events by what makes them the same."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], None] = OrderedDict()
+
+    def __contains__(self, identity: tuple[object, ...]) -> bool:
+        return identity in self._known
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        return iter(self._known)
+
+    def add(self, identity: tuple[object, ...]) -> None:
+        """Remember :meth:`rerank_features.Event.identity`; the oldest one beyond the limit goes."""
+        self._known[identity] = None
+        if len(self._known) > RECENT_EVENTS:
+            self._known.popitem(last=False)
+
+    def forget(self, user: str) -> None:
+        """Drop the events of a user."""
+        self._known = OrderedDict((identity, None) for identity in self._known if identity[0] != user)
+
+
+class ItemMemory:
+    """Items by id, as they were met last, and which of them the store holds.
+
+    Parameters
+    ----------
+    store
+        Keeps the items that events name.
+    limit
+        So many are remembered, the ones met last; None for all.
+    """
+
+    def __init__(self, store: EventStore, limit: int | None) -> None:
+        self._store = store
+        self._limit = limit
+        self._known: OrderedDict[str, Item] = OrderedDict()
+        self._saved: dict[str, Item] = {}
+        self._last: tuple[Item, ...] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def note(self, items: tuple[Item, ...]) -> None:
+        """Remember items as they are now."""
+        if items is self._last:
+            return
+        self._last = items
+        for item in items:
+            self._known[item.id] = item
+        while self._limit is not None and len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+    def save(self, event: Event) -> None:
+        """Keep the fields of an event's item with the event: a killed process must find them again."""
+        name = event.item
+        item = self._known.get(name)
+        if item is not None and self._saved.get(name) is not item:
+            self._store.save_items((item,))
+            self._saved[name] = item
+            if len(self._saved) > len(self._known):
+                self._saved.pop(next(iter(self._saved)))
+
+    def stored(self) -> list[Item]:
+        """Items that the store holds, as many as are remembered; rows of another version are left out."""
+        items: list[Item] = []
+        for text in self._store.load_items().values():
+            with suppress(EventError):  # a row that another version wrote must not keep the app from opening
+                items.append(Item.from_json(text))
+        return items if self._limit is None else items[-self._limit :]
+
+    def erased(self) -> None:
+        """The store has let go of items: save them again with their next event."""
+        self._saved.clear()
