@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+
 from rerank_engine import convert, load
 from rerank_engine.graph import DTYPES, row_count
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from rerank_models.train import TrainOptions
 from rerank_simulator.logs.movielens import load_movielens
 from rerank_simulator.movielens import train_bundle

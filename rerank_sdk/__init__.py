@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rerank_engine.errors import RerankError
     from rerank_features.events import Event, Item, Request
-
     from rerank_sdk.bundle import Bundle
     from rerank_sdk.ranking import Ranking, Reason
     from rerank_sdk.reranker import Reranker

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_features import Event
 
+from rerank_features import Event
 from rerank_sdk.store import Example
 
 POSITIVE_KINDS = frozenset({"click", "like", "purchase"})

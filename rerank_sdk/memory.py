@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from rerank_engine.errors import EventError
 from rerank_features import Event, Item
-
 from rerank_sdk.store import EventStore
 
 RECENT_EVENTS = 100_000

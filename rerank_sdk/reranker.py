@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Event, Item, Request
 from rerank_features.state import as_items
-
 from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
 from rerank_sdk.explain import explain_scores

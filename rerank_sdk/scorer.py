@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine import load
 from rerank_engine.errors import ModelFileError, StoreError
 from rerank_engine.passes.expose_head import HEAD_INPUT
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
-
 from rerank_sdk.bundle import Bundle, check_fit
 from rerank_sdk.personal import Patch, PersonalisationResult
 from rerank_sdk.store import EventStore

@@ -13,6 +13,7 @@ import hashlib
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from rerank_engine.errors import EventError
 
 KINDS: tuple[str, ...] = ("impression", "click", "dwell", "like", "dislike", "hide", "purchase", "skip")

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import EventError
 
+from rerank_engine.errors import EventError
 from rerank_features import compiler as code
 from rerank_features.compiler import emission, kernels, tables
 from rerank_features.compiler.program import compile_spec

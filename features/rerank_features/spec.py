@@ -36,8 +36,8 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from rerank_engine.errors import SpecError
 
+from rerank_engine.errors import SpecError
 from rerank_features.events import Kind
 from rerank_features.hashing import ITEM_FIELD, MAX_FIELD_BYTES
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import EventError, InputError
 
+from rerank_engine.errors import EventError, InputError
 from rerank_features import compiler as code
 from rerank_features.compiler import kernels, tables
 from rerank_features.compiler.program import Program

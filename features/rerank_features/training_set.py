@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import InputError
 
+from rerank_engine.errors import InputError
 from rerank_features.events import Event, Item, Request
 from rerank_features.pipeline import FeaturePipeline
 from rerank_features.spec import FeatureSpec

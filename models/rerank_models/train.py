@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from rerank_features import FeatureSpec
-from rerank_features.training_set import TrainingSet
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from rerank_features import FeatureSpec
+from rerank_features.training_set import TrainingSet
 from rerank_models.zoo import ZOO, Ranker
 
 Progress = Callable[[int, int, str], None]

@@ -8,9 +8,9 @@ import traceback
 from typing import Annotated, Any
 
 import typer
-from rerank_engine.errors import RerankError
 from typer.core import TyperGroup
 
+from rerank_engine.errors import RerankError
 from rerank_sdk import __version__
 from rerank_sdk.cli.bench import bench
 from rerank_sdk.cli.convert import convert

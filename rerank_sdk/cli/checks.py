@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rerank_engine.errors import RerankError
-
 from rerank_sdk.cli.output import size_text
 
 OK, ABSENT, BROKEN = "ok", "absent", "broken"

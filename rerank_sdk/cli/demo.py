@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rerank_engine.errors import MissingExtraError
 
+from rerank_engine.errors import MissingExtraError
 from rerank_sdk.cli.metrics import lift_words, show_metrics
 from rerank_sdk.cli.options import BundlePath, JsonFlag, picture_format
 from rerank_sdk.cli.output import make_table, print_json, progress, say, show_table

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rerank_engine.model import Model
     from rerank_engine.passes.pipeline import PassReport
     from rerank_features import FeatureSpec
-
     from rerank_sdk.bundle import Bundle
 
 KINDS = "a model (.rrm), a bundle (.rrb), an ONNX model (.onnx), machine code (.rri) or an event store (events.db)"

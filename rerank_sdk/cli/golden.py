@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine import load
 from rerank_engine.reference import evaluate
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
-
 from rerank_sdk.bundle import check_fit
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from rerank_engine.errors import EventError, RerankError
 from rerank_features import Event, Item, Request
-
 from rerank_sdk.reranker import Reranker
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rerank_engine.errors import BundleError, StoreError
 
+from rerank_engine.errors import BundleError, StoreError
 from rerank_sdk.cli.options import BundlePath, positive
 from rerank_sdk.cli.output import json_text, note
 from rerank_sdk.cli.sources import load_bundle

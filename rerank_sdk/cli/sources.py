@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rerank_engine.errors import DataError
-
 from rerank_sdk.cli.output import note
 
 if TYPE_CHECKING:
-    from rerank_simulator.logs import RatingLog
-
     from rerank_sdk.bundle import Bundle
+    from rerank_simulator.logs import RatingLog
 
 
 def load_bundle(path: Path | None) -> Bundle:

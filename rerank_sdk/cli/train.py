@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rerank_engine.errors import MissingExtraError
 
+from rerank_engine.errors import MissingExtraError
 from rerank_sdk.cli.options import JsonFlag, not_negative, positive, share
 from rerank_sdk.cli.output import print_json, progress, show_facts, size_text
 from rerank_sdk.cli.sources import load_log, prepare_output

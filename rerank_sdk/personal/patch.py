@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine.errors import ModelFileError
 
 _MAGIC = b"RRPATCH2"

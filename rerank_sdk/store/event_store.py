@@ -15,7 +15,6 @@ from typing import Any
 
 from rerank_engine.errors import EventError, InputError, StoreError
 from rerank_features.events import MAX_TIME_MS, Event, Item
-
 from rerank_sdk.store import schema
 from rerank_sdk.store.reader import Reader
 from rerank_sdk.store.recorder import Recorder

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from rerank_engine.errors import StoreError
 from rerank_features.events import Event
-
 from rerank_sdk.store import schema
 from rerank_sdk.store.rows import Example, StoredPatch, event_from_row, example_from_row
 

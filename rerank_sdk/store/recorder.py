@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from rerank_engine.errors import StoreError
-
 from rerank_sdk.store import schema
 from rerank_sdk.store.rows import (
     EventValues,

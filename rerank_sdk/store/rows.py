@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine.errors import InputError, StoreError
 from rerank_features.events import MAX_ID_BYTES, MAX_TIME_MS, Event, Item
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from rerank_features.events import Event
-
 from rerank_sdk.store.reader import Reader, StoredEvent
 from rerank_sdk.store.recorder import PATCHES_PER_USER
 from rerank_sdk.store.rows import (

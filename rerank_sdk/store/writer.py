@@ -15,7 +15,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from rerank_engine.errors import StoreError
-
 from rerank_sdk.store.recorder import Outcome
 from rerank_sdk.store.rows import Operation
 

@@ -19,9 +19,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+
 from rerank_engine.errors import DataError
 from rerank_features import Event, Request
-
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.reranker import Reranker
 from rerank_simulator.logs.movielens import RatingLog

@@ -18,8 +18,8 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import DataError
 
+from rerank_engine.errors import DataError
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.ranking import Ranking
 from rerank_sdk.reranker import Reranker

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from rerank_engine.errors import DataError, InputError
 
 _CHUNK = 65_536

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from rerank_engine.errors import InputError
 
 MAX_RELEVANCE = 64.0

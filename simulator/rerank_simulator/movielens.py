@@ -20,7 +20,6 @@ from rerank_engine import convert
 from rerank_engine.errors import MissingExtraError
 from rerank_features import FeatureSpec
 from rerank_features.training_set import TrainingSet, build_training_set
-
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.reranker import Reranker
 from rerank_simulator.logs.movielens import RatingLog

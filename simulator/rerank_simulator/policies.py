@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import RerankError
 
+from rerank_engine.errors import RerankError
 from rerank_sdk import Ranking, Reranker
 from rerank_simulator.timeline import Checkpoint, Delivery, Tracked
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import DataError, InputError
 
+from rerank_engine.errors import DataError, InputError
 from rerank_simulator.intervals import Interval, Lift, paired_lift, user_bootstrap
 from rerank_simulator.metrics import mrr, ndcg_at, recall_at
 from rerank_simulator.policies import Policy

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import DataError, InputError, MissingExtraError
 
+from rerank_engine.errors import DataError, InputError, MissingExtraError
 from rerank_simulator.logs.movielens import RatingLog
 
 if TYPE_CHECKING:

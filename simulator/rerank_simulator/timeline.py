@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerank_engine.errors import InputError
 from rerank_features import Event, Item, Request
 from rerank_features.training_set import LabelledRequest
-
 from rerank_simulator.logs.movielens import UNKNOWN_YEAR, RatingLog
 from rerank_simulator.server import ServerRecommender, Snapshot, fixed_item_embeddings
 from rerank_simulator.visits import Visits, split_visits

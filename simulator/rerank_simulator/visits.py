@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from rerank_engine.errors import DataError, InputError
 
+from rerank_engine.errors import DataError, InputError
 from rerank_simulator.logs.movielens import RatingLog
 
 

@@ -16,9 +16,11 @@ from types import ModuleType
 from typing import Any, get_args
 
 import pytest
-import rerank_features.spec as spec_module
 from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
 from pydantic import BaseModel
+
+import rerank_features.spec as spec_module
+import rerank_sdk
 from rerank_engine import convert, errors, load
 from rerank_engine.importers.onnx import NEWEST_OPSET, OLDEST_OPSET
 from rerank_engine.importers.onnx_handlers import HANDLERS
@@ -28,13 +30,11 @@ from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.events import KINDS
 from rerank_models.train import TrainOptions
 from rerank_models.zoo import ZOO
-from rerank_simulator.replay import METRICS
-from rerank_simulator.server import ServerConfig
-
-import rerank_sdk
 from rerank_sdk import EventStore, Ranking, Reranker
 from rerank_sdk.personal import PersonalisationResult, trainer
 from rerank_sdk.store import StoreHealth
+from rerank_simulator.replay import METRICS
+from rerank_simulator.server import ServerConfig
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"

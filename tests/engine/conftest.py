@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
 from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.codegen.target import Target
 from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, is_per_candidate, row_count

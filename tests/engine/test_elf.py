@@ -8,6 +8,7 @@ import struct
 
 import llvmlite.binding as llvm
 import pytest
+
 from rerank_engine.codegen.compile import compile_assembly
 from rerank_engine.codegen.elf import flatten
 from rerank_engine.codegen.image import ExecutableMemory

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import ModelFileError
 from rerank_engine.format import content_hash, model_bytes, read_model
 from rerank_engine.format.decoder import Extent

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import GraphError, ModelFileError
 from rerank_engine.format import content_hash
 from rerank_engine.graph import Dim, Graph, Node, Value

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from rerank_engine.errors import GraphError, ModelFileError
 from rerank_engine.format import content_hash, model_bytes, read_model, write_model
 from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, dtype_name

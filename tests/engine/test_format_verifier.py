@@ -8,6 +8,7 @@ from importlib import resources
 import flatbuffers
 import numpy as np
 import pytest
+
 from rerank_engine.errors import ModelFileError
 from rerank_engine.format.generated import model_generated as fbs
 from rerank_engine.format.layout import Source

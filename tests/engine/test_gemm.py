@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.codegen.target import named_target
 from rerank_engine.errors import UnsupportedOperatorError
 from rerank_engine.kernels.gemm import choose_tile, panel_width, uses_dot

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rerank_engine.codegen import image as image_module
 from rerank_engine.codegen.image import ExecutableMemory, Image
 from rerank_engine.errors import CompileError, ModelFileError

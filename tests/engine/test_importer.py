@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.helper import make_node as node
+
 from rerank_engine import convert
 from rerank_engine.importers.onnx_handlers import HANDLERS
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx.helper import make_node as node
+
 from rerank_engine import convert
 from rerank_engine.passes.pipeline import PASSES
 

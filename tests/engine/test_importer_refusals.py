@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
+
 from rerank_engine import convert
 from rerank_engine.errors import ConversionError, MissingExtraError, UnsupportedOperatorError
 from rerank_engine.importers.onnx_handlers import HANDLERS

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.ops import OPERATORS
 
 SIZES = (1, 3, 5, 15, 16, 17, 31, 33, 63, 65)

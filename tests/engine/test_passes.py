@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import ConversionError, GraphError, UnsupportedOperatorError
 from rerank_engine.graph import Node
 from rerank_engine.passes import run_passes

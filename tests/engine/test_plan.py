@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_engine.graph import is_per_candidate
 from rerank_engine.plan import make_plan
 from rerank_engine.plan.arena import ALIGNMENT, PADDING, Lifetime, place

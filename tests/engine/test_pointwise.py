@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.kernels.pointwise import merge_dimensions
 from rerank_engine.plan.steps import group_steps
 

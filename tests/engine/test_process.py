@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from rerank_engine import load
 from rerank_engine.model import Model
 

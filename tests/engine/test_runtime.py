@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from rerank_engine import load
 from rerank_engine import runtime as runtime_module
 from rerank_engine.errors import GraphError, InputError, ModelFileError

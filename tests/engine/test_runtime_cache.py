@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine import load, runtime
 from rerank_engine.codegen.image import Image
 from rerank_engine.model import Model

@@ -8,6 +8,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+
 from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.codegen.target import Target, host_architecture, host_target, named_target
 from rerank_engine.errors import CompileError

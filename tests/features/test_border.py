@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rerank_engine.errors import EventError
 from rerank_features import Event, Item, Request
 from rerank_features.events import MAX_ID_BYTES

@@ -4,6 +4,7 @@ from hashlib import blake2b
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rerank_features.hashing import bucket, hash64, signed64
 from rerank_features.state import item_key
 

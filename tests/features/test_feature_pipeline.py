@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import EventError, InputError
 from rerank_features import Event, FeatureBatch, FeaturePipeline, FeatureSpec, Item, Request
 from rerank_features.hashing import bucket

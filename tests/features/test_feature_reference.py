@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 from rerank_features.hashing import bucket
 from rerank_features.spec import (

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rerank_features
 from hypothesis import given
 from hypothesis import strategies as st
+
+import rerank_features
 from rerank_engine.errors import SpecError
 from rerank_features import FeatureSpec
 from rerank_features.spec import (

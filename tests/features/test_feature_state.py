@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 from rerank_features import compiler as code
 from rerank_features.hashing import bucket, hash64

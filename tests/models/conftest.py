@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.training_set import LabelledRequest, TrainingSet, build_training_set
 

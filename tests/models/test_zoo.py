@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from rerank_engine import convert, load
 from rerank_engine.errors import SpecError
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from rerank_engine.graph import Dim, Graph, Node, Value
 from rerank_engine.model import Model
 from rerank_features import Event, FeatureSpec, Item, Request
-
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.reranker import Reranker
 

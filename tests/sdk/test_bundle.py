@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import BundleError, ModelFileError, SpecError
 from rerank_engine.graph import Dim, Graph, Node, Value
 from rerank_engine.model import Model
 from rerank_features import FeatureSpec
-
 from rerank_sdk.bundle import Bundle, builtin_bundle, check_fit
 
 PARTS = ("manifest.json", "model.rrm", "features.toml")

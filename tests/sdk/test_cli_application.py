@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import typer
-from rerank_engine.errors import RerankError
 from typer.testing import CliRunner
 
+from rerank_engine.errors import RerankError
 from rerank_sdk import __version__
 from rerank_sdk.cli import app
 from rerank_sdk.cli import output as cli_output

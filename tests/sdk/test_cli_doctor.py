@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
+
 from rerank_engine.codegen import image
 from rerank_engine.errors import CompileError
 from rerank_engine.runtime import Engine
-from typer.testing import CliRunner
-
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.cli import app, checks
 from rerank_sdk.cli.golden import golden_check

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rerank_engine.errors import DataError
-from rerank_simulator import movielens
-from rerank_simulator.logs import RatingLog
 from typer.testing import CliRunner, Result
 
+from rerank_engine.errors import DataError
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.cli import app
 from rerank_sdk.cli.train import ModelName
+from rerank_simulator import movielens
+from rerank_simulator.logs import RatingLog
 
 DAY_MS = 86_400_000
 USERS, ITEMS, VISITS = 16, 48, 5

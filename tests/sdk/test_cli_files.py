@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rerank_engine.model import Model
-from rerank_engine.runtime import load
 from typer.testing import CliRunner, Result
 
+from rerank_engine.model import Model
+from rerank_engine.runtime import load
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.cli import app
 from rerank_sdk.reranker import Reranker

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_features import Event, Item
 
+from rerank_features import Event, Item
 from rerank_sdk.decisions import NEGATIVE_KINDS, POSITIVE_KINDS, DecisionLog
 
 COUNT, WIDTH = 20, 4

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from rerank_engine.errors import ModelFileError
 
+from rerank_engine.errors import ModelFileError
 from rerank_sdk.personal import Patch, train_patch
 from rerank_sdk.personal.trainer import HELD_OUT, MIN_PAIRS, fit_pairs, pair_gradient, pair_loss
 from rerank_sdk.store import Example

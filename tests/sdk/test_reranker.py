@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Item
-
 from rerank_sdk import reranker as reranker_module
 from rerank_sdk.personal import Patch
 from rerank_sdk.store import Example

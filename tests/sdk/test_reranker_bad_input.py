@@ -7,9 +7,9 @@ import sqlite3
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import BundleError, EventError, InputError, ModelFileError, RerankError, StoreError
 from rerank_features import Event, Item, Request
-
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.store import schema
 

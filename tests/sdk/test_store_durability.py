@@ -12,9 +12,9 @@ import time
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import StoreError
 from rerank_features.events import Event
-
 from rerank_sdk.store import EventStore, Example, schema
 from rerank_sdk.store.recorder import Outcome
 from rerank_sdk.store.writer import BatchWriter

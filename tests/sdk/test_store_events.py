@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_engine.errors import EventError, InputError, StoreError
 from rerank_features.events import MAX_TIME_MS, Event
-
 from rerank_sdk.store import EventStore
 
 

@@ -7,9 +7,9 @@ import sqlite3
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import InputError, StoreError
 from rerank_features.events import Event
-
 from rerank_sdk.store import EventStore, Example, schema
 
 SECRET = "user-to-forget"

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
+
 from rerank_engine.errors import InputError, StoreError
 from rerank_features.events import Event
-
 from rerank_sdk.store import EventStore, schema
 
 EVENT = Event(user="u1", item="i1", kind="click", time_ms=1_000)

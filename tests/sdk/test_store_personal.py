@@ -8,9 +8,9 @@ import sqlite3
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import InputError, StoreError
 from rerank_features.events import Event, Item
-
 from rerank_sdk.store import EventStore, Example, StoredPatch
 from rerank_sdk.store.rows import check_id
 

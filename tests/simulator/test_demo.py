@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import DataError, ModelFileError, RerankError
 from rerank_engine.graph import Dim, Graph, Node, Value
 from rerank_engine.model import Model
 from rerank_engine.passes.expose_head import expose_last_layer
 from rerank_features import Event, FeatureSpec, Item
 from rerank_features.spec import Count, ItemFields, SequenceFeature, ServerRank, ServerScore, Similarity
+from rerank_sdk.bundle import Bundle
 from rerank_simulator import demo
 from rerank_simulator.intervals import Interval, Lift
 from rerank_simulator.logs import RatingLog
@@ -29,8 +31,6 @@ from rerank_simulator.movielens import (
 from rerank_simulator.replay import METRICS, replay
 from rerank_simulator.report.result import AGAIN, FIRST, STAGES, TRACK, DemoResult, EventsResult, LiftResult
 from rerank_simulator.timeline import Checkpoint, Delivery, Entry, Tracked
-
-from rerank_sdk.bundle import Bundle
 
 DAY_MS = 86_400_000
 USERS, ITEMS, VISITS, EVENTS = 12, 60, 4, 9

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import DataError, InputError
 from rerank_simulator.intervals import paired_lift, user_bootstrap
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rerank_features.training_set import build_training_set
+from rerank_sdk.bundle import Bundle, builtin_bundle
+from rerank_sdk.reranker import Reranker
 from rerank_simulator.logs import RatingLog
 from rerank_simulator.movielens import movielens_spec
 from rerank_simulator.policies import OnDevice, Popularity, ServerOrder
 from rerank_simulator.replay import replay
 from rerank_simulator.server import ServerRecommender, fixed_item_embeddings
 from rerank_simulator.timeline import Checkpoint, Delivery, Timeline, Tracked
-
-from rerank_sdk.bundle import Bundle, builtin_bundle
-from rerank_sdk.reranker import Reranker
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_engine.errors import InputError
 from rerank_simulator.metrics import auc, mrr, ndcg_at, ndcg_at_tied, recall_at
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_engine.errors import DataError
 from rerank_simulator.logs import RatingLog, load_movielens, movielens
 

@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+
 from rerank_simulator.logs import load_movielens
 
 

@@ -6,16 +6,16 @@ import json
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import DataError, InputError, RerankError
 from rerank_engine.graph import Dim, Graph, Node, Value
 from rerank_engine.model import Model
 from rerank_features import Event, FeatureSpec, Item
+from rerank_sdk.bundle import Bundle
+from rerank_sdk.reranker import Reranker
 from rerank_simulator.policies import OnDevice, Popularity, ServerOrder
 from rerank_simulator.replay import replay
 from rerank_simulator.timeline import Checkpoint, Delivery, Tracked
-
-from rerank_sdk.bundle import Bundle
-from rerank_sdk.reranker import Reranker
 
 SPEC = FeatureSpec.from_toml("""
 name = "taste"

@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+
 from rerank_engine.errors import InputError, MissingExtraError, RerankError
 from rerank_simulator.intervals import Interval, Lift
 from rerank_simulator.movielens import PERSONALISED, SERVER, WITH_EVENTS, WITHOUT_EVENTS

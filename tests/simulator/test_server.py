@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import DataError, InputError, MissingExtraError
 from rerank_simulator.logs import RatingLog
 from rerank_simulator.server import ServerConfig, ServerRecommender, fixed_item_embeddings

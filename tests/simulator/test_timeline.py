@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from rerank_engine.errors import InputError
 from rerank_features import Event
 from rerank_features.training_set import LabelledRequest

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerank_engine.errors import DataError, InputError
 from rerank_simulator.logs import RatingLog
 from rerank_simulator.visits import split_visits

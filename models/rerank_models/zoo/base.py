@@ -6,9 +6,10 @@ import itertools
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from rerank_engine.errors import SpecError
 from rerank_features import FeaturePipeline, FeatureSpec
-from torch import Tensor, nn
 
 
 @dataclass(frozen=True)

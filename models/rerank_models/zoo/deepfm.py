@@ -6,9 +6,9 @@ Guo, Tang, Ye, Li, He: "DeepFM: A Factorization-Machine based Neural Network for
 from __future__ import annotations
 
 import torch
-from rerank_features import FeatureSpec
 from torch import Tensor, nn
 
+from rerank_features import FeatureSpec
 from rerank_models.zoo.base import Ranker, tower
 
 

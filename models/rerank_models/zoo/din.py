@@ -7,9 +7,9 @@ normalised by a softmax, so that the strength of an interest is kept.
 from __future__ import annotations
 
 import torch
-from rerank_features import FeatureSpec
 from torch import Tensor, nn
 
+from rerank_features import FeatureSpec
 from rerank_models.zoo.base import Ranker, Standardize, tower
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rerank_features import FeatureSpec
 from torch import Tensor, nn
 
+from rerank_features import FeatureSpec
 from rerank_models.zoo.base import Ranker, tower
 
 

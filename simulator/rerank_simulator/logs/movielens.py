@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from rerank_engine.errors import DataError
 from rerank_engine.paths import user_cache_dir
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rerank_engine.errors import InputError
-
 from rerank_simulator.intervals import Interval, Lift
 
 METRIC_NAMES: Mapping[str, str] = {"ndcg10": "NDCG@10", "mrr": "MRR", "recall10": "Recall@10"}
