@@ -38,9 +38,8 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows))
         return
-    print(
-        f"{'model':10} {'N':>5}  {'ours p50/p99 us':>18}  {'onnxruntime p50/p99 us':>22}  {'ratio':>6}  {'relative error':>14}"
-    )
+    columns = f"{'ours p50/p99 us':>18}  {'onnxruntime p50/p99 us':>22}  {'ratio':>6}  {'relative error':>14}"
+    print(f"{'model':16} {'N':>5}  {columns}")
     for row in rows:
         ours, peer = row["rerank_us"], row["onnxruntime_us"]
         print(
