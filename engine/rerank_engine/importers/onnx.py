@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 24
 
-_ONNX_DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool"}
+ONNX_DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool"}
+"""ONNX element types that the engine has, and their names in the graph."""
 
 
 def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = None) -> Graph:
@@ -130,7 +131,7 @@ class OnnxBuilder:
 
     def _read_input(self, entry: onnx.ValueInfoProto, candidates: str | None) -> None:
         kind = entry.type.tensor_type
-        if kind.elem_type not in _ONNX_DTYPES:
+        if kind.elem_type not in ONNX_DTYPES:
             raise ConversionError(
                 f"input {entry.name!r} has ONNX type {kind.elem_type}; supported: {', '.join(DTYPES)}"
             )
@@ -147,7 +148,7 @@ class OnnxBuilder:
                     f"input {entry.name!r}: dimension {axis} ({dim.dim_param or dim.dim_value or 'unknown'}) varies;"
                     " only the first may, and it counts candidates"
                 )
-        value = Value(entry.name, _ONNX_DTYPES[kind.elem_type], tuple(shape))
+        value = Value(entry.name, ONNX_DTYPES[kind.elem_type], tuple(shape))
         self.graph.values[entry.name] = value
         self.graph.inputs.append(entry.name)
         self.names[entry.name] = entry.name
