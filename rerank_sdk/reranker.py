@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -315,9 +314,6 @@ class Reranker:
             The file cannot be rewritten now; call again, or the next opening finishes the work.
         """
         with self._lock:
-            # Items are erased with the last user, in the file only: what is queued must be there.
-            with suppress(StoreError):
-                self._store.flush()
             self._items.erased()
             if self._scorer is not None:
                 self._scorer.pipeline.forget(user)

@@ -537,7 +537,12 @@ class EventStore:
         check_id("user", user)
         with self._writer.paused():
             queued = self._writer.discard(lambda operation: operation.user == user)
-            return queued + self._recorder.erase(user)
+            erased = self._recorder.erase(user)
+            somebody = any(operation.user is not None for operation in self._writer.waiting())
+            if not somebody and not self._recorder.has_users():
+                # The items in the file went with the last user; so do those on their way to it.
+                self._writer.discard(lambda operation: isinstance(operation, QueuedItem))
+            return queued + erased
 
     def export(self, user: str) -> dict[str, Any]:
         """Everything that is held about a user, as values that JSON knows.

@@ -180,6 +180,12 @@ class Recorder:
         self.finish_erasures()
         return erased
 
+    def has_users(self) -> bool:
+        """Whether the file holds anything of anybody."""
+        if self._connection is None:
+            return self._path.exists()
+        return self._connection.execute("SELECT 1 FROM users LIMIT 1").fetchone() is not None
+
     def finish_erasures(self) -> None:
         """Rewrite the file where rows were erased and old copies of them may be left.
 

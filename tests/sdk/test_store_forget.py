@@ -111,6 +111,17 @@ def test_remembered_items_go_with_the_last_user(tmp_path):
         assert found_in(tmp_path) == []
 
 
+def test_queued_items_go_with_the_last_user(tmp_path):
+    with EventStore.open(tmp_path / "events.db", flush_interval_ms=60_000) as store:
+        fill(store)
+        store.save_items([("item-secret", b"{}")])
+        store.forget(SECRET)
+        assert store.load_items() == {}
+    with EventStore.open(tmp_path / "events.db") as store:
+        assert store.load_items() == {}
+    assert found_in(tmp_path) == []
+
+
 def test_another_connections_cached_names_do_not_survive_an_erasure(tmp_path):
     first = EventStore.open(tmp_path / "events.db")
     second = EventStore.open(tmp_path / "events.db")
