@@ -54,8 +54,8 @@ class Bundle:
     """
 
     name: str
-    model_bytes: bytes
-    spec_text: str
+    model_bytes: bytes = field(repr=False)
+    spec_text: str = field(repr=False)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +68,12 @@ class Bundle:
             The model wants an array that the spec does not emit, or another shape of it.
         """
         from rerank_engine.format import model_bytes
+        from rerank_engine.model import Model
+        from rerank_features import FeatureSpec
 
+        for part, kind, way_out in ((model, Model, "Model.read(path)"), (spec, FeatureSpec, "FeatureSpec.from_toml")):
+            if not isinstance(part, kind):
+                raise BundleError(f"expected a {kind.__name__}, got {type(part).__name__}: read it by {way_out}")
         check_fit(model, spec)
         return cls(name, model_bytes(model.graph), spec.to_toml(), dict(facts or {}))
 
@@ -148,10 +153,18 @@ class Bundle:
             return cls(str(manifest["name"]), model, spec.decode(), dict(manifest["facts"]))
         except RerankError:
             raise
-        except (OSError, zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+        except zipfile.BadZipFile as error:
+            hint = "it is a model file: pack it with a feature spec by Bundle.build" if _is_model(path) else str(error)
+            raise BundleError(f"cannot read bundle {path}: {hint}") from error
+        except (OSError, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
             raise BundleError(f"cannot read bundle {path}: {error}") from error
         except (KeyError, TypeError, ValueError, RuntimeError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
             raise BundleError(f"bundle {path} is damaged: {type(error).__name__} {error}") from error
+
+
+def _is_model(path: str | Path) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(4) == b"\x89RRM"
 
 
 def check_fit(model: Model, spec: FeatureSpec) -> None:
@@ -170,9 +183,10 @@ def check_fit(model: Model, spec: FeatureSpec) -> None:
     for value in model.inputs:
         wanted = tuple(CANDIDATES if dim == candidates else dim for dim in value.shape)
         if emitted.get(value.name) != wanted:
+            hint = _candidates_hint(value.shape, emitted.get(value.name))
             raise BundleError(
                 f"the model reads {value.name!r} with shape {shape_text(value.shape)}, but feature spec {spec.name!r}"
-                f" emits {emitted.get(value.name, 'no such array')}"
+                f" emits {emitted.get(value.name, 'no such array')}{hint}"
             )
         # Ids come as int32, which the engine widens; everything else as float32.
         fitting = ("int32", "int64") if value.name == "ids" or value.name.endswith("_ids") else ("float32",)
@@ -181,6 +195,11 @@ def check_fit(model: Model, spec: FeatureSpec) -> None:
     score = model.outputs[0]
     if score.shape not in ((candidates,), (candidates, 1)):
         raise BundleError(f"the model's first output must be one score a candidate, it is {score}")
+
+
+def _candidates_hint(shape: tuple[Any, ...], emitted: tuple[str | int, ...] | None) -> str:
+    fixed = emitted is not None and emitted[:1] == ("N",) and bool(shape) and isinstance(shape[0], int)
+    return "; N counts candidates: export the model with a dynamic first dimension" if fixed else ""
 
 
 def builtin_bundle() -> Path:

@@ -64,7 +64,8 @@ class ItemMemory:
             return
         self._last = items
         for item in items:
-            self._known[item.id] = item
+            if item.id not in self._known or not item.is_bare:
+                self._known[item.id] = item
         while self._limit is not None and len(self._known) > self._limit:
             self._known.popitem(last=False)
 

@@ -74,7 +74,7 @@ class Ranking:
         Version of the user's patch that took part; 0 for none.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = field(repr=False)
     order: NDArray[np.int64]
     scores: NDArray[np.float32]
     timings: Timings

@@ -9,6 +9,7 @@ One :class:`Reranker` serves many users and many threads.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -33,6 +34,8 @@ from rerank_sdk.policy import order_unpinned
 from rerank_sdk.ranking import Ranking, Timings
 from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore
+
+_log = logging.getLogger("rerank_sdk")
 
 
 class Reranker:
@@ -99,7 +102,7 @@ class Reranker:
         Raises
         ------
         StoreError
-            The store is damaged or of a newer version; nothing of it is changed.
+            The store is damaged or of a newer version, or the folder is a file; nothing is changed.
         BundleError, ModelFileError, SpecError
             The bundle cannot be used, with ``strict``. Otherwise events are kept, and every ranking falls back.
         InputError
@@ -107,6 +110,8 @@ class Reranker:
         """
         if deadline_ms is not None and not (isinstance(deadline_ms, int | float) and deadline_ms > 0):
             raise InputError(f"deadline_ms must be a positive number of milliseconds or None, got {deadline_ms!r}")
+        if Path(state_dir).is_file():
+            raise StoreError(f"state folder {state_dir}: it is a file; give the folder that keeps the app's state")
         store = EventStore.open(Path(state_dir) / "events.db", read_only_ok=True)
         scorer: Scorer | None = None
         problem: str | None = None
@@ -118,6 +123,7 @@ class Reranker:
                 if strict:
                     raise
                 problem = f"{type(error).__name__}: {error}"
+                _log.warning("no model, every list keeps the server's order: %s", problem)
             return cls(store, scorer, problem, _Options(deadline_ms, strict))
         except BaseException:
             store.close()

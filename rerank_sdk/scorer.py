@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,19 @@ from numpy.typing import NDArray
 from rerank_engine import load
 from rerank_engine.errors import ModelFileError, StoreError
 from rerank_engine.passes.expose_head import HEAD_INPUT
-from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
+from rerank_features import FeaturePipeline, FeatureSpec
 from rerank_sdk.bundle import Bundle, check_fit
 from rerank_sdk.personal import Patch, PersonalisationResult
 from rerank_sdk.store import EventStore
 
 _MAX_PATCHES = 10_000
+_SLOW_START_S = 3.0
+_SLOW_START = (
+    "compiling the feature code, once after an installation: this takes some 15 seconds; later starts load what is"
+    " stored now"
+)
+
+_log = logging.getLogger("rerank_sdk")
 
 
 class Scorer:
@@ -64,13 +73,14 @@ class Scorer:
 
 
 def _warm_up(spec: FeatureSpec) -> None:
-    """Load the compiled feature code now, on a state of its own, so that the first request does not pay for it."""
-    pipeline = FeaturePipeline(spec.model_copy(update={"max_users": 1, "max_items": 1}))
-    item = Item(id="warm-up")
-    pipeline.remember((item,))
-    for kind in {kind for feature in (*spec.dense, *spec.sequences) for kind in getattr(feature, "kinds", ())}:
-        pipeline.update(Event(user="warm-up", item=item.id, kind=kind, time_ms=0))
-    pipeline.emit(Request(user="warm-up", candidates=(item,), time_ms=0))
+    """Load the feature code now, so that no later call pays for it, and say so where it has to be compiled."""
+    patience = Timer(_SLOW_START_S, _log.warning, [_SLOW_START])
+    patience.daemon = True
+    patience.start()
+    try:
+        FeaturePipeline.warm_up(spec)
+    finally:
+        patience.cancel()
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,11 @@ class Item(_Border):
 
     _ids = field_validator("id")(_short)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether only an id came. Such an item changes nothing of what is known of it already."""
+        return not (self.categorical or self.multi_categorical or self.numeric) and self.embedding is None
+
 
 class Request(_Border):
     """A list to reorder: candidates in the server's order, with the server's scores.
@@ -210,9 +215,17 @@ def _explain(what: str, error: ValidationError) -> str:
     """One line: which field, what is wrong, what came."""
     parts = []
     for problem in error.errors(include_url=False)[:3]:
-        place = ".".join(str(step) for step in problem["loc"]) or "it"
+        text = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+        if not problem["loc"]:
+            parts.append(text)
+            continue
+        place = ".".join(str(step) for step in problem["loc"])
+        if problem["type"] == "missing":
+            parts.append(f"{place}: {text}")
+            continue
+        if place == "time_ms":
+            text += "; give whole milliseconds, for example int(time.time() * 1000)"
         came = repr(problem.get("input"))
-        came = came if len(came) <= 80 else came[:80] + "…"
-        parts.append(f"{place}: {problem['msg']} (got {came})")
+        parts.append(f"{place}: {text} (got {came if len(came) <= 80 else came[:80] + '…'})")
     more = error.error_count() - len(parts)
     return f"invalid {what}: " + "; ".join(parts) + (f"; and {more} more" if more > 0 else "")

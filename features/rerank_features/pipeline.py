@@ -103,6 +103,31 @@ class FeaturePipeline:
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
 
+    @staticmethod
+    def warm_up(spec: FeatureSpec) -> None:
+        """Load, or compile, all code that pipelines of a spec ever need, on a small state that is thrown away.
+
+        After it no call of a pipeline compiles anything, also not the first one that grows a table or forgets.
+
+        Examples
+        --------
+        >>> FeaturePipeline.warm_up(FeatureSpec(name="feed"))
+        """
+        # More than one row: numpy calls an array with a single row contiguous, which would be other code.
+        pipeline = FeaturePipeline(spec.model_copy(update={"max_users": 2, "max_items": 3}))
+        items = [Item(id=str(number)) for number in range(4)]
+        pipeline.remember(items[:3])
+        pipeline.remember(items[3:])  # pushes one out
+        kinds = {kind for feature in (*spec.dense, *spec.sequences) for kind in getattr(feature, "kinds", ("click",))}
+        for user in ("a", "b", "c"):  # the last one pushes the first one out
+            for kind in sorted(kinds):
+                pipeline.update(Event(user=user, item="3", kind=kind, time_ms=0))
+        pipeline.emit(Request(user="c", candidates=items[1:], time_ms=0))
+        pipeline.forget("c")
+        state = pipeline._state
+        tables.fill_slot_table(state.table, state.slots, 0)
+        tables.fill_item_table(state.item_table, state.items, 0)
+
     @property
     def spec(self) -> FeatureSpec:
         """What is computed."""

@@ -53,6 +53,7 @@ _HINTS = {
     "reduce": "leave it out for the default",
     "buckets": "give a whole number from 2 to 2147483647; id 0 is kept for 'missing'",
     "length": "give how many events to keep, from 1 to 100000",
+    "multi_categorical": "give field = most words kept, for example {genres = 4}",
 }
 
 
@@ -636,7 +637,10 @@ def _explain(model: type[BaseModel], data: dict[str, Any], error: ValidationErro
             text = f"{field}: {cause}" if field else str(cause)
         else:
             hint = _HINTS.get(str(location[0]) if location else "", "correct the value")
-            text = f"{field}: {problem['msg']}, got {came}; {hint}"
+            if isinstance(problem.get("input"), dict) and problem["type"] == "tuple_type":
+                hint = f"write [[{field}]] for each of several"
+            message = problem["msg"].replace("valid tuple", "list").replace("valid dictionary", "table")
+            text = f"{field}: {message}, got {came}; {hint}"
         parts.append(text)
     more = error.error_count() - len(parts)
     text = "; ".join(parts) + (f"; and {more} more" if more > 0 else "")

@@ -180,6 +180,8 @@ class FlatState:
             known = self.item_rows.get(item.id) if row is None else row
             if known is not None:
                 kept.add(known)
+                if row is None and item.id not in changed and item.is_bare:
+                    continue  # only an id: what is known of the item stays
                 if item.id not in changed and (row is not None or _equal(self._item_at[known], item)):
                     same.append((known, item))
                     continue

@@ -30,6 +30,9 @@ EXTRAS = {
 }
 """Extras of the distribution and the modules that they bring."""
 
+RESERVED_EXTRAS = ("serve", "gpu", "npu")
+"""Extras that nothing uses yet."""
+
 _NOTHING = "nothing to do"
 _RETURN = {"x86_64": b"\xc3", "amd64": b"\xc3", "aarch64": b"\xc0\x03\x5f\xd6", "arm64": b"\xc0\x03\x5f\xd6"}
 
@@ -160,6 +163,8 @@ def check_extra(name: str) -> Check:
     title = f"extra [{name}]"
     if missing:
         way_out = f"if you need it: pip install 'rerank-sdk[{name}]'"
+        if name in RESERVED_EXTRAS:
+            way_out = "nothing to do: reserved, no part of this version uses it"
         return Check(title, ABSENT, f"{', '.join(missing)} not installed", way_out)
     return Check(title, OK, ", ".join(EXTRAS[name]))
 

@@ -1,4 +1,4 @@
-"""``rerank convert``: an ONNX model becomes a model file."""
+"""``rerank convert``: an ONNX model becomes a model file, or with a feature spec a bundle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from rerank_sdk.cli.sources import prepare_output
 
 def convert(
     source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model.")],
-    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The model file to write, .rrm.")],
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The file to write: .rrm, with --spec .rrb.")],
+    spec: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A feature spec in TOML: write a bundle of model and spec."),
+    ] = None,
     candidates: Annotated[
         str | None,
         typer.Option(help="Name of the dimension that counts candidates; by default the only named dimension."),
@@ -29,11 +33,17 @@ def convert(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Convert an ONNX model to a model file."""
+    """Convert an ONNX model to a model file or a bundle."""
     from rerank_engine import convert as convert_model
 
     model = convert_model(source, candidates=candidates, expose_head=expose_head, skip_passes=skip_pass or ())
-    model.save(prepare_output(out))
+    if spec is None:
+        model.save(prepare_output(out))
+    else:
+        from rerank_features import FeatureSpec
+        from rerank_sdk.bundle import Bundle
+
+        Bundle.build(out.stem, model, FeatureSpec.from_toml(spec)).save(prepare_output(out))
     described = describe_model(model)
     passes = describe_passes(model.reports)
     if json:

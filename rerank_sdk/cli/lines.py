@@ -56,7 +56,7 @@ class LineServer:
     ...     server.answer(2, b'{"forget": "u"}')["forget"]
     ...     server.answer(3, b'{"frobnicate": 1}')["error"]
     {'user': 'u', 'rows': 1}
-    "unknown key 'frobnicate': use one of event, items, request, personalise, forget"
+    "unknown key 'frobnicate': use one of event, items, request, personalise, forget, export"
     """
 
     def __init__(self, reranker: Reranker) -> None:
@@ -68,6 +68,7 @@ class LineServer:
             "request": self._request,
             "personalise": self._personalise,
             "forget": self._forget,
+            "export": self._export,
         }
 
     def answer(self, number: int, line: bytes) -> dict[str, Any] | None:
@@ -130,6 +131,9 @@ class LineServer:
     def _personalise(self, content: Any) -> dict[str, Any]:
         user = _user("personalise", content)
         return {"personalise": {"user": user, **asdict(self._reranker.personalise(user))}}
+
+    def _export(self, content: Any) -> dict[str, Any]:
+        return {"export": self._reranker.export(_user("export", content))}
 
     def _forget(self, content: Any) -> dict[str, Any]:
         user = _user("forget", content)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank_engine.errors import DataError
+from rerank_engine.errors import DataError, MissingExtraError
 from rerank_sdk.cli.output import note
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ def load_log() -> RatingLog:
     ------
     DataError
         It is not in the cache and cannot be fetched.
+    MissingExtraError
+        What works on the log is not installed; then nothing is fetched.
     """
+    if find_spec("implicit") is None:
+        raise MissingExtraError("replaying MovieLens-100K", "simulator")
     from rerank_simulator.logs import load_movielens
 
     return load_movielens(progress=note)

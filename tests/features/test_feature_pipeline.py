@@ -325,3 +325,20 @@ def test_more_candidates_than_items_are_remembered_is_refused() -> None:
 def test_something_else_than_an_item_is_refused() -> None:
     with pytest.raises(InputError, match=r"items\[1\]: expected an Item, got str"):
         pipeline_of().remember([Item(id="a"), "b"])  # type: ignore[list-item]
+
+
+def test_an_item_with_only_an_id_changes_nothing_of_what_is_known() -> None:
+    spec = FeatureSpec.from_toml(
+        'name = "feed"\n[items]\nmulti_categorical = {genres = 2}\nnumeric = ["price"]\n'
+        '[[dense]]\nkind = "count"\nname = "likes"\nkey = "genres"\nkinds = ["like"]\nwindow = "ever"\n'
+        '[[dense]]\nkind = "item_numeric"\nname = "price"\nfield = "price"\n'
+    )
+    pipeline = FeaturePipeline(spec)
+    full = [Item(id=name, multi_categorical={"genres": ("drama",)}, numeric={"price": 3.0}) for name in "ab"]
+    pipeline.remember(full)
+    pipeline.emit(Request(user="u", time_ms=0, candidates=[Item(id="a")]))
+    pipeline.update(Event(user="u", item="a", kind="like", time_ms=1))
+    bare = pipeline.emit(Request(user="u", time_ms=2, candidates=[Item(id="b"), Item(id="a"), Item(id="new")]))
+    assert bare.arrays["dense"].tolist() == [[1.0, 3.0], [1.0, 3.0], [0.0, 0.0]]
+    known = pipeline.emit(Request(user="u", time_ms=2, candidates=full))
+    assert known.arrays["dense"].tolist() == [[1.0, 3.0], [1.0, 3.0]]

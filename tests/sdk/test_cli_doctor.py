@@ -73,7 +73,7 @@ def test_a_missing_extra_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     exit_code, found = examine()
     assert exit_code == 0
     assert found["extra [gpu]"]["status"] == "absent"
-    assert "pip install 'rerank-sdk[gpu]'" in found["extra [gpu]"]["advice"]
+    assert "reserved" in found["extra [gpu]"]["advice"]
 
 
 def test_a_bundle_of_ones_own(kit: Any, tmp_path: Path) -> None:

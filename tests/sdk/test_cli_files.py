@@ -271,6 +271,33 @@ def test_convert_for_people(onnx_file: Path, tmp_path: Path) -> None:
     assert len(Model.read(out).outputs) == 1
 
 
+def test_convert_with_a_spec_writes_a_bundle(onnx_file: Path, tmp_path: Path) -> None:
+    model = onnx.load(onnx_file)
+    for part in (*model.graph.node, *model.graph.input):
+        if part.name == "x":
+            part.name = "dense"
+        if hasattr(part, "input"):
+            part.input[:] = ["dense" if name == "x" else name for name in part.input]
+    onnx.save(model, tmp_path / "dense.onnx")
+    columns = "".join(f'[[dense]]\nkind = "server_rank"\nname = "r{number}"\n' for number in range(4))
+    (tmp_path / "feed.toml").write_text(f'name = "feed"\n{columns}')
+    out = tmp_path / "feed.rrb"
+    answer("convert", tmp_path / "dense.onnx", "--out", out, "--spec", tmp_path / "feed.toml", "--expose-head")
+    bundle = Bundle.read(out)
+    assert (bundle.name, bundle.spec().name, len(bundle.model().outputs)) == ("feed", "feed", 2)
+    refused = rerank("convert", onnx_file, "--out", tmp_path / "b.rrb", "--spec", tmp_path / "feed.toml")
+    assert refused.exit_code == 1
+    assert "the model reads 'x'" in refused.stderr
+    assert not (tmp_path / "b.rrb").exists()
+
+
+def test_a_model_file_is_no_bundle_and_says_what_to_do(onnx_file: Path, tmp_path: Path) -> None:
+    answer("convert", onnx_file, "--out", tmp_path / "tiny.rrm")
+    result = rerank("run", "--bundle", tmp_path / "tiny.rrm", "--state", tmp_path / "state")
+    assert result.exit_code == 1
+    assert "pack it with a feature spec" in result.stderr
+
+
 def test_passes_can_be_skipped(onnx_file: Path, tmp_path: Path) -> None:
     skipped = ("--skip-pass", "fuse_matmul", "--skip-pass", "remove_identity")
     found = answer("convert", onnx_file, "--out", tmp_path / "a.rrm", "--candidates", "N", *skipped)

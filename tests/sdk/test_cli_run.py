@@ -197,3 +197,11 @@ def test_a_foreign_file_in_place_of_the_store(pipe: Pipe, tmp_path: Path) -> Non
     result = pipe.result()
     assert (result.exit_code, result.stdout) == (1, "")
     assert (tmp_path / "state" / "events.db").read_bytes() == b"x" * 200
+
+
+def test_an_export_is_that_of_the_library(pipe: Pipe, kit: Any, bundle: Bundle, tmp_path: Path) -> None:
+    event = kit.event(1)
+    (found,) = pipe.answers(as_line("event", event), {"export": "ann"})
+    with Reranker.open(tmp_path / "other", bundle, deadline_ms=None, cache_dir=kit.cache_dir) as reranker:
+        reranker.track(event)
+        assert found == {"line": 2, "export": reranker.export("ann")}

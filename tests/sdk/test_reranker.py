@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Item
+from rerank_sdk import Reranker
 from rerank_sdk import reranker as reranker_module
 from rerank_sdk.personal import Patch
 from rerank_sdk.store import Example
@@ -481,3 +484,56 @@ def test_a_wrong_argument_is_an_error_of_the_border(open_reranker, kit):
             reranker.rerank(wrong)
     with pytest.raises(InputError, match="expected an Item"):
         reranker.remember([Item(id="a"), "b"])
+
+
+# --- the first call ----------------------------------------------------------------------------------------------
+
+
+def test_opening_compiles_everything_that_a_later_call_needs(tmp_path):
+    """A kernel that is compiled in the first ranking makes it miss its deadline: all are there once it is open."""
+    code = """
+import sys
+import tempfile
+from rerank_sdk import Event, Item, Request, Reranker
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("rerank_features.compiler")]
+    values = [value for module in modules for value in vars(module).values()]
+    kernels = {id(value): value for value in values if hasattr(value, "signatures")}
+    return {kernel.py_func.__qualname__: len(kernel.signatures) for kernel in kernels.values()}
+
+with tempfile.TemporaryDirectory() as state, Reranker.open(state, deadline_ms=None) as reranker:
+    before = compiled()
+    films = [
+        Item(id=f"i{n}", multi_categorical={"genres": ("War", "Drama")[: n % 3]}, numeric={"year": 1990.0 + n},
+             embedding=tuple(float(n == k) for k in range(32)) if n % 2 else None)
+        for n in range(20)
+    ]
+    for user in ("u", "v"):
+        reranker.rerank(Request(user=user, candidates=films, scores=list(range(20)), time_ms=1, id="r"))
+        for n in range(30):
+            reranker.track(Event(user=user, item=f"i{n}", kind="like", value=4, time_ms=n, request="r"))
+        assert reranker.rerank(Request(user=user, candidates=films[:1], time_ms=40, id="r")).fallback is None
+    many = [Event(user=f"u{n}", item=f"i{m}", kind="like", value=4, time_ms=m) for n in range(150) for m in range(40)]
+    reranker.remember([Item(id=f"i{m}", multi_categorical={"genres": (f"g{m}",)}) for m in range(2000)])
+    reranker.track(many)  # tables grow
+    reranker.forget("u")
+    after = compiled()
+    assert before["emit"] == before["update"] == before["forget_user"] == before["fill_slot_table"] == 1, before
+    assert after == before, {name: (before[name], after[name]) for name in after if after[name] != before[name]}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_file_is_no_state_folder(tmp_path):
+    (tmp_path / "state").write_text("not a folder")
+    with pytest.raises(StoreError, match="it is a file; give the folder"):
+        Reranker.open(tmp_path / "state")
+    assert (tmp_path / "state").read_text() == "not a folder"
+
+
+def test_a_bundle_that_cannot_be_used_is_in_the_log(tmp_path, caplog):
+    with Reranker.open(tmp_path / "state", tmp_path / "nope.rrb"):
+        pass
+    assert "every list keeps the server's order" in caplog.text
+    assert "nope.rrb" in caplog.text

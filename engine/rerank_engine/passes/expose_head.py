@@ -35,6 +35,10 @@ def expose_last_layer(graph: Graph) -> Graph:
         raise ConversionError(
             f"output {score} is not one score for each candidate, so it has no last layer; convert without expose_head"
         )
+    if not any(is_per_candidate(graph.values[name].shape) for name in graph.inputs):
+        raise ConversionError(
+            "no dimension of the inputs counts candidates; export the model with a dynamic first dimension"
+        )
     layers = _layers_behind(graph)
     terms = [node for node in _terms(graph) if node.op == "MatMul" and _is_last_layer(graph, node)]
     if not terms:
