@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,10 @@ from rerank_sdk.policy import order_unpinned
 from rerank_sdk.ranking import Ranking, Timings
 from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore
+from rerank_sdk.store.rows import check_id
+
+_MAX_HISTORIES = 10_000
+"""So many users are known to be loaded; others are read from the store again when they come back."""
 
 _log = logging.getLogger("rerank_sdk")
 
@@ -69,7 +74,7 @@ class Reranker:
         self._lock = threading.RLock()
         self._decisions = DecisionLog()
         self._patches = UserPatches(store, scorer.model_hash if scorer else "")
-        self._histories: dict[str, _History] = {}
+        self._histories: OrderedDict[str, _History] = OrderedDict()
         self._recent_events = RecentEvents()
         self._items = ItemMemory(store, scorer.pipeline.spec.max_items if scorer else None)
         self._restore_items()
@@ -110,6 +115,11 @@ class Reranker:
         """
         if deadline_ms is not None and not (isinstance(deadline_ms, int | float) and deadline_ms > 0):
             raise InputError(f"deadline_ms must be a positive number of milliseconds or None, got {deadline_ms!r}")
+        for name, given in (("state_dir", state_dir), ("cache_dir", cache_dir)):
+            if not isinstance(given, str | Path) and (given is not None or name == "state_dir"):
+                raise InputError(f"{name}: expected the path of a folder, got {type(given).__name__}")
+            if "\0" in str(given):
+                raise InputError(f"{name}: a path holds no NUL character, got {given!r}")
         if Path(state_dir).is_file():
             raise StoreError(f"state folder {state_dir}: it is a file; give the folder that keeps the app's state")
         store = EventStore.open(Path(state_dir) / "events.db", read_only_ok=True)
@@ -158,6 +168,7 @@ class Reranker:
     def _track_one(self, event: Event) -> int:
         if not isinstance(event, Event):
             raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
+        event.check()
         identity = event.identity()
         with self._lock:
             if identity in self._recent_events:
@@ -295,6 +306,7 @@ class Reranker:
         StoreError
             The store cannot be read, or accepts nothing more. While it cannot be written, the patch works in memory.
         """
+        check_id("user", user)
         base_model = self._patches.base_model
         while True:
             with self._lock:
@@ -319,6 +331,7 @@ class Reranker:
         StoreError
             The file cannot be rewritten now; call again, or the next opening finishes the work.
         """
+        check_id("user", user)
         with self._lock:
             self._items.erased()
             if self._scorer is not None:
@@ -379,8 +392,11 @@ class Reranker:
         pipeline = self._scorer.pipeline if self._scorer else None
         history = self._histories.get(user)
         if history is not None and (pipeline is None or not history.in_features or pipeline.knows(user)):
+            self._histories.move_to_end(user)
             return history
         events = list(self._store.read(user))  # all or none: half a history must not count
+        if pipeline is not None:
+            pipeline.forget(user)  # a user known there, but no longer here, must not count twice
         for event in events:
             self._recent_events.add(event.identity())
             self._decisions.see(event)
@@ -388,6 +404,8 @@ class Reranker:
                 pipeline.update(event)
         if history is None:
             history = self._histories[user] = _History()
+            if len(self._histories) > _MAX_HISTORIES:
+                self._histories.popitem(last=False)
         history.in_features = pipeline is not None and pipeline.knows(user)
         return history
 

@@ -509,6 +509,8 @@ class FeatureSpec(_Part):
         >>> FeatureSpec.from_toml('name = "feed"').session_gap_s
         1800.0
         """
+        if not isinstance(source, str | Path):
+            raise SpecError(f"expected TOML text or a path, got {type(source).__name__}; give a str or a Path")
         text = source if isinstance(source, str) else ""
         where = "the given text"
         if isinstance(source, Path) or not any(sign in text for sign in "=\n"):
@@ -519,7 +521,7 @@ class FeatureSpec(_Part):
                 raise SpecError(f"cannot read the feature spec {where}: {error}; give a TOML file in UTF-8") from None
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise SpecError(f"the feature spec in {where} is no TOML: {error}; correct that line") from None
         return cls(**data)
 

@@ -295,8 +295,10 @@ def as_items(items: Iterable[Item]) -> tuple[Item, ...]:
     Raises
     ------
     InputError
-        One of them is no Item.
+        One of them is no Item, or there is nothing to go through.
     """
+    if not isinstance(items, Iterable):
+        raise InputError(f"expected Items, got {type(items).__name__}; give a list of them")
     listed = tuple(items)
     for i, item in enumerate(listed):
         if not isinstance(item, Item):

@@ -168,6 +168,8 @@ class EventStore:
         ):
             if type(value) is not int or value < least:
                 raise InputError(f"{name}: expected an int of at least {least}, got {value!r}")
+        if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+            raise InputError(f"event store: expected the path of a file, got {path!r}")
         if not os.fspath(path) or str(path) == ":memory:":
             raise StoreError(f"event store: expected the path of a file, got {str(path)!r}: give a file")
         path = Path(path).absolute()

@@ -461,3 +461,9 @@ def test_the_reference_is_the_fallbacks_own_code(tools: Any, builder: Any) -> No
         assert array.dtype == np.float32
         assert double[name].dtype == np.float64
         np.testing.assert_allclose(array, double[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [None, 5, b"x", object()])
+def test_what_is_no_model_is_refused_typed(model: Any) -> None:
+    with pytest.raises(InputError, match="expected the path of a model file or a Model"):
+        load(model)

@@ -115,3 +115,64 @@ def test_ids_that_hold_separators_do_not_make_equal_keys() -> None:
 def test_a_lone_surrogate_is_refused() -> None:
     with pytest.raises(EventError, match="user: "):
         Event(**{**GOOD, "user": "\ud800"})
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"user": 5},
+    {"user": None},
+    {"user": ["x"]},
+    {"user": "u" * 2000},
+    {"user": "\ud800"},
+    {"item": 5},
+    {"item": ""},
+    {"item": "\ud800"},
+    {"kind": None},
+    {"kind": "BAD!"},
+    {"time_ms": "no"},
+    {"time_ms": None},
+    {"time_ms": 1.5},
+    {"time_ms": -5},
+    {"time_ms": 2**70},
+    {"value": "x"},
+    {"value": float("nan")},
+    {"value": float("inf")},
+    {"position": "x"},
+    {"position": -1},
+    {"request": 5},
+    {"id": 5},
+    {"attributes": None},
+    {"attributes": {"k": object()}},
+]
+
+
+@pytest.mark.parametrize("change", BROKEN)
+def test_a_changed_copy_keeps_the_rules(change: dict[str, Any]) -> None:
+    with pytest.raises(EventError, match="invalid Event"):
+        Event(**GOOD).model_copy(update=change)
+
+
+def test_a_copy_is_a_copy() -> None:
+    event = Event(**GOOD, attributes={"a": 1})
+    assert event.model_copy() == event.model_copy(deep=True) == event
+    assert event.model_copy(update={"value": 2}).value == 2.0
+    assert Item(id="a").model_copy(update={"numeric": {"x": 1}}) == Item(id="a", numeric={"x": 1.0})
+
+
+REACHES_FEATURES = [
+    change
+    for change in BROKEN
+    if next(iter(change)) in ("user", "item", "kind", "time_ms", "value")
+    and next(iter(change.values())) not in ("", "BAD!", "\ud800", "u" * 2000)
+]
+
+
+@pytest.mark.parametrize("change", REACHES_FEATURES)
+def test_what_went_around_the_border_does_not_reach_features(change: dict[str, Any]) -> None:
+    Event(**GOOD).check()
+    with pytest.raises(EventError, match="invalid Event"):
+        Event.model_construct(**{**Event(**GOOD).__dict__, **change}).check()
+
+
+def test_an_event_without_fields_is_found_out() -> None:
+    with pytest.raises(EventError, match="invalid Event"):
+        Event.model_construct().check()

@@ -524,9 +524,70 @@ def test_a_failed_opening_lets_go_of_the_store(open_reranker, kit, tmp_path, mon
     monkeypatch.setattr(module.EventStore, "open", remember_store)
     with pytest.raises(BundleError):
         open_reranker(bundle=tmp_path / "missing.rrb", strict=True)
-    with pytest.raises(TypeError):
-        open_reranker(cache_dir=5)
+
+    def fail(*_):
+        raise TypeError("a fault that nobody foresaw")
+
+    monkeypatch.setattr(module, "Scorer", fail)
+    with pytest.raises(TypeError, match="nobody foresaw"):
+        open_reranker()
     for store in opened:
         with pytest.raises(StoreError, match="closed"):
             store.count()
     assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"value": float("nan")}, {"value": "x"}, {"time_ms": "no"}, {"item": 5}, {"user": None}, {"kind": None}],
+)
+def test_an_event_changed_behind_the_border_reaches_nothing(open_reranker, kit, change):
+    reranker, witness = open_reranker(), open_reranker("witness")
+    for one in (reranker, witness):
+        one.track(kit.event(1))
+    broken = Event.model_construct(**{**kit.event(2, after_s=1).__dict__, **change})
+    with pytest.raises(EventError, match="invalid Event"):
+        reranker.track(broken)
+    found, expected = reranker.rerank(kit.request()), witness.rerank(kit.request())
+    assert found.fallback is None
+    assert found.scores.tobytes() == expected.scores.tobytes()
+    assert reranker.export("ann") == witness.export("ann")
+    assert reranker.health().store.rejected == 0
+
+
+def test_many_users_who_only_look_take_bounded_memory(open_reranker, kit, monkeypatch):
+    from rerank_sdk import reranker as module
+
+    monkeypatch.setattr(module, "_MAX_HISTORIES", 5)
+    reranker = open_reranker()
+    reranker.remember(kit.items)
+    reranker.track([kit.event(2, after_s=place, user="ann") for place in range(4)])
+    expected = reranker.rerank(kit.request(user="ann"))
+    for number in range(20):
+        reranker.rerank(kit.request(user=f"visitor-{number}"))
+    assert len(reranker._histories) == 5
+    again = reranker.rerank(kit.request(user="ann"))  # read from the store again, and not counted twice
+    assert again.scores.tobytes() == expected.scores.tobytes()
+    assert reranker.track(kit.event(2, after_s=0, user="ann")) == 0
+
+
+@pytest.mark.parametrize("user", [5, None, ["a"], {}, "", "u" * 2000])
+def test_what_is_no_user_is_refused_typed(open_reranker, user):
+    reranker = open_reranker()
+    for call in (reranker.personalise, reranker.forget, reranker.export):
+        with pytest.raises(InputError):
+            call(user)
+
+
+@pytest.mark.parametrize("items", [None, 5])
+def test_what_is_no_list_of_items_is_refused_typed(open_reranker, items):
+    with pytest.raises(InputError, match="expected Items"):
+        open_reranker().remember(items)
+
+
+@pytest.mark.parametrize("options", [{"state_dir": None}, {"state_dir": 5}, {"state_dir": "a\0b"}, {"cache_dir": 5}])
+def test_what_is_no_path_is_refused_typed(tmp_path, options):
+    from rerank_sdk import Reranker
+
+    with pytest.raises(InputError, match=next(iter(options))):
+        Reranker.open(**{"state_dir": tmp_path / "state", **options})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -121,6 +122,8 @@ def _clip(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
                 if array is None or array.size != 1:
                     raise builder.refuse("bounds must be constant scalars")
                 low, high = (float(array.item()), high) if index == 0 else (low, float(array.item()))
+    if math.isnan(low) or math.isnan(high):
+        raise builder.refuse("a bound is NaN")
     builder.emit("Clip", [builder.value_name(node.input[0])], {"low": low, "high": high}, node.output[0])
 
 
