@@ -108,9 +108,10 @@ class DecisionLog:
             the label is 1.
         """
         self.see(event)
-        if event.request is None:
+        lists = self._decisions.get(event.user)
+        if lists is None or event.request is None:
             return []
-        decision = self._decisions.get(event.user, OrderedDict()).get(event.request)
+        decision = lists.get(event.request)
         if decision is None or event.item in decision.touched or event.item not in decision.ids:
             return []
         if event.kind == "impression":
@@ -149,9 +150,18 @@ class DecisionLog:
 
     def see(self, event: Event) -> None:
         """Let the item count as seen in its list; nothing is learned from it."""
-        if event.request is not None:
-            seen = _most_recent(self._seen, event.user, OrderedDict, self._max_users)
-            _most_recent(seen, event.request, set, _OPEN_LISTS).add(event.item)
+        user, request = event.user, event.request
+        if request is None:
+            return
+        lists = self._seen.get(user)
+        items = lists.get(request) if lists is not None else None
+        if lists is None or items is None:
+            lists = _most_recent(self._seen, user, OrderedDict, self._max_users)
+            items = _most_recent(lists, request, set, _OPEN_LISTS)
+        else:  # the usual case, in few steps: every event passes here
+            self._seen.move_to_end(user)
+            lists.move_to_end(request)
+        items.add(event.item)
 
     def seen_items(self, user: str, request: str | None) -> set[str]:
         """Items of a list that the user has given any sign about."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from rerank_engine.errors import EventError
-from rerank_features import Event, Item
+from rerank_features import Item
 from rerank_sdk.store import EventStore
 
 RECENT_EVENTS = 100_000
@@ -69,15 +69,16 @@ class ItemMemory:
         while self._limit is not None and len(self._known) > self._limit:
             self._known.popitem(last=False)
 
-    def save(self, event: Event) -> None:
-        """Keep the fields of an event's item with the event: a killed process must find them again."""
-        name = event.item
+    def unsaved(self, name: str) -> Item | None:
+        """The item as it is now, if the store does not hold it so: a killed process must find its fields again."""
         item = self._known.get(name)
-        if item is not None and self._saved.get(name) is not item:
-            self._store.save_items((item,))
-            self._saved[name] = item
-            if len(self._saved) > len(self._known):
-                self._saved.pop(next(iter(self._saved)))
+        return item if item is not None and self._saved.get(name) is not item else None
+
+    def saved(self, item: Item) -> None:
+        """The store holds the item as it is now."""
+        self._saved[item.id] = item
+        if len(self._saved) > len(self._known):
+            self._saved.pop(next(iter(self._saved)))
 
     def stored(self) -> list[Item]:
         """Items that the store holds, as many as are remembered; rows of another version are left out."""

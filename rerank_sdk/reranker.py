@@ -180,12 +180,13 @@ class Reranker:
                 history = None
             if identity in self._recent_events:
                 return 0
-            self._items.save(event)
-            self._store.append(event)
+            item = self._items.unsaved(event.item)
+            self._store.append(event, item=item)
+            if item is not None:
+                self._items.saved(item)
             self._recent_events.add(identity)
-            if self._scorer is not None and history is not None:
-                self._scorer.pipeline.update(event)
-                history.in_features = self._scorer.pipeline.knows(event.user)
+            if self._scorer is not None and history is not None and self._scorer.pipeline.update(event):
+                history.in_features = True
             examples = self._decisions.observe(event, self._patches.base_model)
             if examples:
                 self._store.save_examples(examples)

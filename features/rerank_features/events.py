@@ -135,15 +135,17 @@ class Event(_Border):
             A rule is broken.
         """
         known = self.__dict__
-        value, time_ms = known.get("value"), known.get("time_ms")
-        if not (
-            type(known.get("user")) is str
-            and type(known.get("item")) is str
-            and type(known.get("kind")) is str
-            and type(time_ms) is int
-            and 0 <= time_ms <= MAX_TIME_MS
-            and (value is None or (type(value) is float and value - value == 0.0))
-        ):
+        try:
+            value, time_ms = known["value"], known["time_ms"]
+            keeps_rules = (
+                type(known["user"]) is type(known["item"]) is type(known["kind"]) is str
+                and type(time_ms) is int
+                and 0 <= time_ms <= MAX_TIME_MS
+                and (value is None or (type(value) is float and value - value == 0.0))
+            )
+        except KeyError:
+            keeps_rules = False
+        if not keeps_rules:
             type(self)(**known)
 
     def identity(self) -> tuple[object, ...]:

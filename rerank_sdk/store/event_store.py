@@ -198,7 +198,7 @@ class EventStore:
         )
         return cls(path, recorder, writer, examples_per_user=examples_per_user, unwritable=failure is not None)
 
-    def append(self, event: Event, key: bytes | None = None) -> None:
+    def append(self, event: Event, key: bytes | None = None, *, item: Item | None = None) -> None:
         """Take an event; it is in the file a moment later. Costs microseconds, never waits for the disk.
 
         Parameters
@@ -208,6 +208,8 @@ class EventStore:
         key
             ``event.key()``, where the caller has computed it already. Of two events with one key the first
             counts.
+        item
+            An item to remember with the event, as by :meth:`save_items`: both are taken, or none.
 
         Raises
         ------
@@ -231,7 +233,10 @@ class EventStore:
             raise EventError(f"append: expected an Event, got {type(event).__name__}: build it by Event(...)")
         if key is not None and (type(key) is not bytes or len(key) != KEY_BYTES):
             raise InputError(f"key: expected the {KEY_BYTES} bytes of Event.key(), got {key!r}: leave it out")
-        self._writer.add(QueuedEvent(event, key))
+        if item is None:
+            self._writer.add(QueuedEvent(event, key))
+        else:
+            self._writer.add_many((QueuedItem(item.id, item), QueuedEvent(event, key)))
 
     def append_many(self, events: Iterable[Event]) -> None:
         """Take several events, all or none.

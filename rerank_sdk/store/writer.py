@@ -121,12 +121,15 @@ class BatchWriter:
         if not operations:
             return
         with self._lock:
-            if self._refusal is not None or len(self._queue) + len(operations) > self._limit:
+            waiting = len(self._queue)
+            if self._refusal is not None or waiting + len(operations) > self._limit:
                 raise self._refused(len(operations))
             self._queue.extend(operations)
             self._added += len(operations)
-            self._wake.set()
-            if len(self._queue) >= self._batch_size:
+            # Signals cost microseconds and make the writer compete for the interpreter: only when they tell something.
+            if not waiting:
+                self._wake.set()
+            if waiting < self._batch_size <= len(self._queue):
                 self._full.set()
 
     def _refused(self, count: int) -> StoreError:
