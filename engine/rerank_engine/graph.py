@@ -13,7 +13,7 @@ else is fixed, so the arena can be planned once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -183,11 +183,6 @@ class Graph:
     def parameter_count(self) -> int:
         """Count the numbers in all floating-point constants."""
         return sum(array.size for array in self.constants.values() if array.dtype.kind == "f")
-
-    def used_constants(self) -> Iterator[str]:
-        """Yield the names of the constants that a node reads or that are outputs, in a stable order."""
-        used = {name for node in self.nodes for name in node.inputs} | set(self.outputs)
-        return (name for name in self.constants if name in used)
 
     def verify(self) -> None:
         """Check every rule of a graph.

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ from rerank_engine.errors import CompileError, InputError, ModelFileError
 from rerank_engine.format import content_hash, read_model
 from rerank_engine.graph import DTYPES, Dim, Graph, Value, is_per_candidate, row_count
 from rerank_engine.machine import machine_signature
-from rerank_engine.model import Model
 from rerank_engine.packing import pack_all
 from rerank_engine.paths import user_cache_dir
+
+if TYPE_CHECKING:
+    from rerank_engine.model import Model
 
 ENGINE_VERSION = "1"
 """Part of every image's key; raised when generated code or the calling contract changes."""
@@ -77,10 +79,13 @@ def load(
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
     if isinstance(model, str | Path):
         graph, identity = read_model(model), content_hash(model)
-    elif isinstance(model, Model):
-        graph, identity = model.graph, model.content_hash
     else:
-        raise InputError(f"model: expected the path of a model file or a Model, got {type(model).__name__}")
+        # A stored model is loaded without the code that converts one.
+        from rerank_engine.model import Model
+
+        if not isinstance(model, Model):
+            raise InputError(f"model: expected the path of a model file or a Model, got {type(model).__name__}")
+        graph, identity = model.graph, model.content_hash
     directory = Path(cache_dir) if cache_dir is not None else user_cache_dir() / "images"
     return Engine(graph, identity, directory)
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rerank_engine.errors import DataError
+from rerank_engine.files import write_atomically
 from rerank_engine.paths import user_cache_dir
 
 FETCH_TIMEOUT_S = 300
@@ -235,13 +236,10 @@ def _fetch(folder: Path) -> dict[str, bytes]:
     """Download the wheel, take the three files out of it and put them into `folder`, each in one step."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Beside the target, not in the system's temporary folder: a rename is atomic within one file system.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
             contents = _unpack(_download(Path(work), folder), folder)
             for name, data in contents.items():
-                part = Path(work) / name
-                part.write_bytes(data)
-                part.replace(folder / name)
+                write_atomically(folder / name, [data])
     except OSError as error:
         raise DataError(f"MovieLens-100K: cannot write the cache {folder}: {error}; {_by_hand(folder)}") from error
     return contents
