@@ -21,7 +21,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from rerank_engine import convert, load
-from rerank_engine.graph import DTYPES, row_count
+from rerank_engine.graph import DTYPES, concrete
 
 SIZES = (1, 10, 50, 100, 200, 1000)
 ROUNDS = 400
@@ -58,7 +58,8 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
     for candidates in SIZES:
         generator = np.random.default_rng(candidates)
         inputs = {
-            value.name: _random(generator, value.dtype, row_count(value.shape, candidates)) for value in engine.inputs
+            value.name: _random(generator, value.dtype, concrete(value.shape, {"N": candidates}))
+            for value in engine.inputs
         }
         ours, theirs = engine.run(inputs), session.run(None, inputs)[0]
         assert isinstance(ours, np.ndarray)

@@ -1,8 +1,8 @@
 """The typed graph: values with named dimensions, nodes in execution order, and the rules that hold between them.
 
-A model is a straight line of nodes over named values. One dimension may vary at run time: ``N``, the number of
-candidates. It stands first in a shape, alone or times a constant (``N``, ``50*N`` after a reshape). Everything
-else is fixed, so the arena can be planned once.
+A model is a straight line of nodes over named values. A dimension is a number, or an expression over names that get
+their size when the model runs: ``N``, the number of candidates, and any other that the source names, such as the
+length of a history. Nothing is planned again when a size changes.
 
 >>> from rerank_engine.graph import Dim, shape_text
 >>> shape_text((Dim("N"), 32))
@@ -13,43 +13,32 @@ else is fixed, so the arena can be planned once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.dimensions import Dim, divide_exactly, names_in, product, resolve
 from rerank_engine.errors import GraphError
 
 CANDIDATES = "N"
 """Name of the dimension that counts candidates."""
 
-
-class Dim(NamedTuple):
-    """A dimension known by name only until run time.
-
-    Attributes
-    ----------
-    name
-        ``"N"``, the number of candidates.
-    scale
-        Constant factor: ``Dim("N", 50)`` has ``50 * N`` entries.
-    """
-
-    name: str
-    scale: int = 1
-
-    def __str__(self) -> str:
-        return self.name if self.scale == 1 else f"{self.scale}*{self.name}"
-
-
 Shape = tuple[int | Dim, ...]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "int8": np.dtype(np.int8),
+    "int16": np.dtype(np.int16),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
+    "uint8": np.dtype(np.uint8),
+    "uint16": np.dtype(np.uint16),
+    "uint32": np.dtype(np.uint32),
+    "uint64": np.dtype(np.uint64),
     "bool": np.dtype(np.bool_),
 }
 """The dtypes that a value may have."""
@@ -61,22 +50,50 @@ def shape_text(shape: Shape) -> str:
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 
+def shape_attribute(shape: Iterable[int | Dim]) -> tuple[int, ...] | tuple[str, ...]:
+    """Write a shape as an attribute of a node: integers, or texts when a dimension has a name.
+
+    >>> shape_attribute((2, 3)), shape_attribute((Dim("N"), 3))
+    ((2, 3), ('N', '3'))
+    """
+    dims = tuple(shape)
+    plain = tuple(dim for dim in dims if isinstance(dim, int))
+    return plain if len(plain) == len(dims) else tuple(str(dim) for dim in dims)
+
+
+def attribute_shape(entries: Sequence[int | str]) -> Shape:
+    """Read what :func:`shape_attribute` wrote."""
+    return tuple(Dim.parse(entry) if isinstance(entry, str) else int(entry) for entry in entries)
+
+
+def depends_on_candidates(shape: Shape) -> bool:
+    """Tell whether the number of candidates occurs in a shape."""
+    return CANDIDATES in names_in(shape)
+
+
 def is_per_candidate(shape: Shape) -> bool:
-    """Tell whether a value of this shape has rows of candidates."""
-    return bool(shape) and isinstance(shape[0], Dim)
+    """Tell whether a value of this shape is a row, or a fixed number of rows, for each candidate, one after another."""
+    return (
+        bool(shape)
+        and isinstance(shape[0], Dim)
+        and all(names.count(CANDIDATES) == 1 for names, _ in shape[0].terms)
+        and not depends_on_candidates(shape[1:])
+    )
 
 
-def row_count(shape: Shape, candidates: int) -> tuple[int, ...]:
-    """Resolve the named dimension of ``shape`` for ``candidates`` candidates."""
-    return tuple(dim.scale * candidates if isinstance(dim, Dim) else dim for dim in shape)
+def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Resolve the named dimensions of ``shape``."""
+    return tuple(resolve(dim, sizes) for dim in shape)
 
 
-def elements_per_candidate(shape: Shape) -> int:
-    """Elements of the shape for one candidate (all of them when the value does not depend on the candidate)."""
-    total = 1
-    for dim in shape:
-        total *= dim.scale if isinstance(dim, Dim) else dim
-    return total
+def elements_per_candidate(shape: Shape) -> int | Dim:
+    """Elements of the shape for one candidate (all of them when it is not per candidate)."""
+    total = product(shape)
+    if not is_per_candidate(shape) or total == 0:
+        return total
+    each = divide_exactly(total, Dim(CANDIDATES))
+    assert each is not None, "is_per_candidate says that N divides the first dimension"
+    return each
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,7 @@ class Value:
     dtype
         A key of :data:`DTYPES`.
     shape
-        Dimensions; only the first may be a :class:`Dim`.
+        Dimensions, each a number or a :class:`~rerank_engine.dimensions.Dim`.
     """
 
     name: str
@@ -126,6 +143,23 @@ class Node:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Inputs and what the model must answer to them, stored with it so that any device can check itself.
+
+    Attributes
+    ----------
+    inputs, outputs
+        Arrays by name of every input and output of the graph.
+    tolerance
+        Largest allowed difference, relative to the largest magnitude of each output.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: Mapping[str, NDArray[Any]]
+    tolerance: float = 1e-4
+
+
 @dataclass
 class Graph:
     """A model: inputs, constants, nodes in execution order, outputs.
@@ -146,6 +180,13 @@ class Graph:
         Every value by name: inputs, constants and results.
     metadata
         Free text that travels in the file, for example the source and its opset.
+    maxima
+        Largest allowed size of a named dimension; a name that is missing has no bound.
+    unknown_rows
+        For inputs that hold ids: the row that stands for every id outside ``0 .. rows - 1``. An input that is
+        missing here has no such row, and a bad id is an error.
+    sample
+        Stored inputs and outputs for self-checks.
     """
 
     name: str
@@ -155,6 +196,9 @@ class Graph:
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    maxima: dict[str, int] = field(default_factory=dict)
+    unknown_rows: dict[str, int] = field(default_factory=dict)
+    sample: Sample | None = None
 
     def producers(self) -> dict[str, Node]:
         """Map each computed value to the node that makes it."""
@@ -215,6 +259,20 @@ class Graph:
             raise GraphError(f"graph {self.name!r} has no output")
         if missing := set(self.outputs) - known:
             raise GraphError(f"outputs that nothing makes: {sorted(missing)}")
+        self._verify_names(known)
+
+    def _verify_names(self, known: set[str]) -> None:
+        """Check that every dimension name gets its size from an input, and that what is said of inputs fits."""
+        given = names_in(dim for name in self.inputs for dim in self.values[name].shape)
+        for name in known:
+            if unbound := names_in(self.values[name].shape) - given:
+                raise GraphError(f"value {self.values[name]}: no input gives the size of {sorted(unbound)[0]!r}")
+        for name, most in self.maxima.items():
+            if name not in given or most < 1:
+                raise GraphError(f"maximum {most} of dimension {name!r}: expected a named dimension and at least 1")
+        for name in self.unknown_rows:
+            if name not in self.inputs:
+                raise GraphError(f"unknown row for {name!r}, which is no input")
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
@@ -240,9 +298,6 @@ def _verify_value(name: str, value: Value) -> None:
         raise GraphError(f"value {value.name!r} is filed under {name!r}")
     if value.dtype not in DTYPES:
         raise GraphError(f"value {name!r} has dtype {value.dtype!r}; known: {', '.join(DTYPES)}")
-    for axis, dim in enumerate(value.shape):
-        if isinstance(dim, Dim):
-            if axis != 0 or dim.name != CANDIDATES or dim.scale < 1:
-                raise GraphError(f"value {value}: only the first dimension may be {CANDIDATES}")
-        elif dim < 0:
+    for dim in value.shape:
+        if isinstance(dim, int) and dim < 0:
             raise GraphError(f"value {value} has a negative dimension")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,18 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.binding import bind_sizes
 from rerank_engine.codegen.image import ExecutableMemory, Image
+from rerank_engine.dimensions import Dim
 from rerank_engine.errors import CompileError, InputError, ModelFileError
 from rerank_engine.format import content_hash, read_model
-from rerank_engine.graph import DTYPES, Dim, Graph, Value, is_per_candidate, row_count
+from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Value, concrete
 from rerank_engine.machine import machine_signature
 from rerank_engine.packing import pack_all
 from rerank_engine.paths import user_cache_dir
+from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, DynamicBuffer, place_dynamic
 
 if TYPE_CHECKING:
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "1"
+ENGINE_VERSION = "2"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
@@ -111,6 +115,7 @@ class Engine:
         self.inputs: list[Value] = [graph.values[name] for name in graph.inputs]
         self.outputs: list[Value] = [graph.values[name] for name in graph.outputs]
         self.cache_path = cache_dir / f"{image_key(model_hash)}.rri"
+        self._shrinking = _shrinking_dimensions(graph)
         self._local = threading.local()
         self._code: _MachineCode | None = None
         try:
@@ -127,8 +132,9 @@ class Engine:
         Parameters
         ----------
         inputs
-            One array for each input; the candidate dimension may have any length, 0 included. Integer and float
-            dtypes are converted where no value can change its meaning (float64 to float32, any integer to int64).
+            One array for each input; a named dimension may have any length up to its declared maximum, 0
+            included. Integer and float dtypes are converted where no value can change its meaning (float64 to
+            float32, any integer to int64).
 
         Returns
         -------
@@ -145,51 +151,43 @@ class Engine:
         >>> engine.run({"x": np.zeros((3, 8), np.float32)}).shape  # doctest: +SKIP
         (3,)
         """
-        candidates = self._check(inputs)
-        results = self._run_session(inputs, candidates)
+        sizes = self._check(inputs)
+        results = self._run_session(inputs, sizes)
         return results if len(results) > 1 else next(iter(results.values()))
 
-    def _run_session(self, inputs: Mapping[str, NDArray[Any]], candidates: int) -> dict[str, NDArray[Any]]:
+    def _run_session(self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
         if self._code is None:
             from rerank_engine.reference import evaluate
 
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
-            results = evaluate(self._graph, cast, candidates)
+            results = evaluate(self._graph, cast)
             # A result may be an input or a weight itself, which the caller must not get to write into.
             return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
         session: _Session | None = getattr(self._local, "session", None)
         if session is None:
             session = self._local.session = _Session(self._graph, self._code)
-        return session.run(inputs, candidates)
+        return session.run(inputs, sizes)
 
-    def _check(self, inputs: Mapping[str, NDArray[Any]]) -> int:
+    def _check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         if not isinstance(inputs, Mapping):
             raise InputError(f"inputs must be a mapping from input name to array, got {type(inputs).__name__}")
         if len(inputs) != len(self.inputs) or any(value.name not in inputs for value in self.inputs):
             given = ", ".join(sorted(map(str, inputs))) or "none"
             raise InputError(f"expected inputs {', '.join(map(str, self.inputs))}; got {given}")
-        candidates: int | None = None
         for value in self.inputs:
             array = inputs[value.name]
             if not isinstance(array, np.ndarray):
                 raise InputError(f"input {value.name!r} must be a NumPy array, got {type(array).__name__}")
             if array.dtype != DTYPES[value.dtype] and not _converts(array.dtype, DTYPES[value.dtype]):
                 raise InputError(f"input {value}: dtype {array.dtype} does not convert; give {value.dtype}")
-            if len(array.shape) != len(value.shape) or any(
-                want != have for want, have in zip(value.shape, array.shape, strict=True) if not isinstance(want, Dim)
-            ):
-                raise InputError(f"input {value} got shape {array.shape}")
-            if is_per_candidate(value.shape):
-                own, rest = divmod(array.shape[0], value.shape[0].scale)  # type: ignore[union-attr]
-                if rest:
-                    raise InputError(
-                        f"input {value} got shape {array.shape}: dimension 0 must be a multiple of the factor"
-                    )
-                if candidates not in (None, own):
-                    raise InputError(f"input {value} got shape {array.shape}; other inputs say N = {candidates}")
-                candidates = own
-        return candidates or 0
+        sizes = bind_sizes(self.inputs, inputs, self._graph.maxima)
+        for dim, name in self._shrinking:
+            if dim.evaluate(sizes) < 0:
+                raise InputError(
+                    f"the inputs are too short: value {name!r} would have {dim} = {dim.evaluate(sizes)} rows"
+                )
+        return sizes
 
     def explain(self) -> dict[str, Any]:
         """Tell what was planned and why: backend, target, block size, memory, steps.
@@ -253,59 +251,79 @@ class _MachineCode:
 
 
 class _Session:
-    """Buffers of one thread: an arena, and inputs and outputs at fixed addresses with room for some candidates."""
+    """Buffers of one thread: an arena, and inputs and outputs at fixed addresses with room for some sizes."""
 
     def __init__(self, graph: Graph, code: _MachineCode) -> None:
         self._graph = graph
         self._code = code
-        self._arena = _aligned(code.meta["arena_bytes"])
+        self._names: list[str] = code.meta["names"]
+        self._dynamic = [
+            DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in code.meta["dynamic"]
+        ]
         self._weights_address = code.weights.ctypes.data
-        self._arena_address = self._arena.ctypes.data
-        self._reserve(_FIRST_CAPACITY)
+        self._capacity: dict[str, int] = {}
+        self._reserve(dict.fromkeys(self._names, _FIRST_CAPACITY))
 
-    def _reserve(self, candidates: int) -> None:
+    def _reserve(self, capacity: dict[str, int]) -> None:
         graph = self._graph
+        places, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
         # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
-        inputs = [_buffer(graph.values[name], candidates) for name in graph.inputs]
-        outputs = [_buffer(graph.values[name], candidates) for name in graph.outputs]
+        arena = _aligned(arena_bytes)
+        inputs = [_buffer(graph.values[name], capacity) for name in graph.inputs]
+        outputs = [_buffer(graph.values[name], capacity) for name in graph.outputs]
         input_table = np.array([array.ctypes.data for array in inputs], dtype=np.uintp)
         output_table = np.array([array.ctypes.data for array in outputs], dtype=np.uintp)
-        self._inputs, self._outputs = inputs, outputs
+        self._arena, self._inputs, self._outputs = arena, inputs, outputs
         self._input_table, self._output_table = input_table, output_table
+        self._arena_address = arena.ctypes.data
         self._input_address, self._output_address = input_table.ctypes.data, output_table.ctypes.data
-        self._capacity = candidates
+        header = arena[SIZES_OFFSET : SIZES_OFFSET + 8 * (len(self._names) + len(places))].view(np.int64)
+        header[len(self._names) :] = places
+        self._sizes = header[: len(self._names)]
+        self._capacity = capacity
 
-    def run(self, inputs: Mapping[str, NDArray[Any]], candidates: int) -> dict[str, NDArray[Any]]:
-        if candidates > self._capacity:
-            self._reserve(1 << (candidates - 1).bit_length())
+    def run(self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
+        if any(sizes[name] > self._capacity[name] for name in self._names):
+            self._reserve({name: max(self._capacity[name], _round_up(sizes[name])) for name in self._names})
+        for index, name in enumerate(self._names):
+            self._sizes[index] = sizes[name]
         for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
             array = inputs[name]
-            if array.ndim == 0:
-                array = array.reshape(1)
+            target = buffer[: array.size].reshape(array.shape)
             if array.dtype == buffer.dtype:
-                buffer[: len(array)] = array
+                target[...] = array
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, quietly
-                    buffer[: len(array)] = array
+                    target[...] = array
         status = self._code.call(
-            self._weights_address, self._arena_address, self._input_address, self._output_address, candidates
+            self._weights_address,
+            self._arena_address,
+            self._input_address,
+            self._output_address,
+            sizes.get(CANDIDATES, 0),
         )
         if status:
-            self._raise_bad_id(status)
-        return {
-            name: buffer[: row_count(self._graph.values[name].shape, candidates)[0]].copy()
-            if self._graph.values[name].shape
-            else buffer.reshape(()).copy()
-            for name, buffer in zip(self._graph.outputs, self._outputs, strict=True)
-        }
+            bad = int(self._arena[BAD_VALUE_OFFSET : BAD_VALUE_OFFSET + 8].view(np.int64)[0])
+            raise InputError(self._code.meta["reports"][status - 1].replace("{value}", str(bad)))
+        results = {}
+        for name, buffer in zip(self._graph.outputs, self._outputs, strict=True):
+            shape = concrete(self._graph.values[name].shape, sizes)
+            results[name] = buffer[: math.prod(shape)].reshape(shape).copy()
+        return results
 
-    def _raise_bad_id(self, status: int) -> None:
-        gather = self._code.meta["gathers"][status - 1]
-        bad = int(self._arena[8:16].view(np.int64)[0])
-        raise InputError(
-            f"id {bad} in {gather['ids']!r} is outside the table of node {gather['node']!r}, which has"
-            f" {gather['rows']} rows; check that model and feature spec belong together"
-        )
+
+def _round_up(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _shrinking_dimensions(graph: Graph) -> list[tuple[Dim, str]]:
+    """Dimensions that could become negative, each with a value that has it."""
+    found: dict[Dim, str] = {}
+    for value in graph.values.values():
+        for dim in value.shape:
+            if isinstance(dim, Dim) and any(coefficient < 0 for _, coefficient in dim.terms):
+                found.setdefault(dim, value.name)
+    return list(found.items())
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
@@ -314,11 +332,10 @@ def _aligned(size: int) -> NDArray[np.uint8]:
     return raw[start : start + size + _PADDING]
 
 
-def _buffer(value: Value, candidates: int) -> NDArray[Any]:
-    shape = row_count(value.shape, candidates) or (1,)
+def _buffer(value: Value, sizes: Mapping[str, int]) -> NDArray[Any]:
     dtype = DTYPES[value.dtype]
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return _aligned(size)[:size].view(dtype).reshape(shape)
+    size = math.prod(concrete(value.shape, sizes)) * dtype.itemsize
+    return _aligned(size)[:size].view(dtype)
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

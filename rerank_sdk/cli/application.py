@@ -21,6 +21,7 @@ from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
 from rerank_sdk.cli.run import run
 from rerank_sdk.cli.train import train
+from rerank_sdk.cli.verify import verify
 
 DEBUG_VARIABLE = "RERANK_DEBUG"
 """Environment variable; ``1`` shows the traceback of an error."""
@@ -76,6 +77,7 @@ def prepare(
 app.command()(demo)
 app.command()(train)
 app.command()(convert)
+app.command()(verify)
 app.command()(inspect)
 app.command()(run)
 app.command()(replay)

@@ -79,7 +79,7 @@ def golden_check(bundle: Bundle, *, seed: int = 0) -> GoldenResult:
     for count in CANDIDATES:
         arrays = _features(pipeline, spec, generator, count)
         inputs = {value.name: arrays[value.name] for value in model.inputs}
-        reference = evaluate(model.graph, inputs, count, precise=True)
+        reference = evaluate(model.graph, inputs, precise=True)
         result = engine.run(inputs)
         results = result if isinstance(result, dict) else {engine.outputs[0].name: result}
         for name, expected in reference.items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from rerank_engine.binding import bind_sizes
 from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, is_per_candidate, row_count
+from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, concrete, is_per_candidate, shape_attribute
 from rerank_engine.ops import lookup
 from rerank_engine.reference import evaluate
 from rerank_engine.runtime import _MachineCode, _Session
@@ -62,12 +66,21 @@ class GraphBuilder:
         return self.graph.add_constant(f"constant{next(self._count)}", np.asarray(array, DTYPES[dtype]))
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{op.lower()}{next(self._count)}"
-        node = Node(op, name, inputs, (name,), attributes)
-        ((dtype, shape),) = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
-        self.graph.values[name] = Value(name, dtype, shape)
-        self.graph.nodes.append(node)
+        (name,) = self.nodes(op, inputs, 1, **attributes)
         return name
+
+    def nodes(self, op: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> tuple[str, ...]:
+        """Add a node with several results."""
+        name = f"{op.lower()}{next(self._count)}"
+        if "shape" in attributes:
+            attributes["shape"] = shape_attribute(_dims(attributes["shape"]))
+        names = (name,) if outputs == 1 else tuple(f"{name}_{index}" for index in range(outputs))
+        node = Node(op, name, tuple(inputs), names, attributes)
+        inferred = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
+        for made, (dtype, shape) in zip(names, inferred, strict=True):
+            self.graph.values[made] = Value(made, dtype, shape)
+        self.graph.nodes.append(node)
+        return names
 
     def output(self, *names: str) -> GraphBuilder:
         self.graph.outputs.extend(names)
@@ -84,7 +97,7 @@ class GraphBuilder:
             name: _draw(
                 random,
                 self.graph.values[name].dtype,
-                row_count(self.graph.values[name].shape, candidates),
+                concrete(self.graph.values[name].shape, {"N": candidates}),
                 self.domains[name],
             )
             for name in self.graph.inputs
@@ -120,8 +133,9 @@ class Compiled:
         self.image = compile_graph(graph, target)
         self._session = _Session(graph, _MachineCode(graph, self.image))
 
-    def __call__(self, feeds: Mapping[str, Array], candidates: int) -> dict[str, Array]:
-        return self._session.run(feeds, candidates)
+    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        sizes = bind_sizes([self.graph.values[name] for name in self.graph.inputs], feeds, self.graph.maxima)
+        return self._session.run(feeds, sizes)
 
 
 def flush(array: Array) -> Array:
@@ -131,10 +145,10 @@ def flush(array: Array) -> Array:
     return np.where(np.abs(array) < TINY, np.copysign(np.float32(0), array), array)
 
 
-def expect(graph: Graph, feeds: Mapping[str, Array], candidates: int) -> dict[str, Array]:
+def expect(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Evaluate in float64 what compiled code sees."""
     flushed = {name: flush(array) for name, array in feeds.items()}
-    return evaluate(graph, flushed, candidates, precise=True)
+    return evaluate(graph, flushed, precise=True)
 
 
 def assert_close(
@@ -151,13 +165,13 @@ def assert_close(
     np.testing.assert_allclose(actual, rounded, rtol=tolerance, atol=absolute, equal_nan=True, err_msg=label)
 
 
-def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], candidates: int, rows: Iterable[int]) -> None:
+def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], rows: Iterable[int]) -> None:
     """Each row, computed alone, has the same bits as in the batch; a denormal that is only passed on counts as zero."""
     values = compiled.graph.values
-    whole = compiled(feeds, candidates)
+    whole = compiled(feeds)
     for row in rows:
         single = {name: _row(values[name], array, row) for name, array in feeds.items()}
-        for name, array in compiled(single, 1).items():
+        for name, array in compiled(single).items():
             expected = _row(values[name], whole[name], row)
             assert flush(array).tobytes() == flush(expected).tobytes(), (
                 f"row {row} of {values[name]} alone differs from the batch"
@@ -167,7 +181,7 @@ def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], candidates
 def _row(value: Value, array: Array, row: int) -> Array:
     if not is_per_candidate(value.shape):
         return array
-    scale = value.shape[0].scale  # type: ignore[union-attr]
+    scale = concrete(value.shape, {"N": 1})[0]
     return array[row * scale : (row + 1) * scale]
 
 
@@ -209,6 +223,28 @@ def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
+@functools.cache
+def _family_modules() -> list[Any]:
+    """The files ``op_cases_*.py`` beside this one: cases of operators, one family a file."""
+    modules = []
+    for path in sorted(Path(__file__).parent.glob("op_cases_*.py")):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        modules.append(module)
+    return modules
+
+
+def more(name: str) -> dict[str, Any]:
+    """Join the dicts called ``name`` of all families."""
+    joined: dict[str, Any] = {}
+    for module in _family_modules():
+        joined |= getattr(module, name, {})
+    return joined
+
+
 class Tools:
     """What the tests take from here."""
 
@@ -222,6 +258,7 @@ class Tools:
     assert_rows_alone = staticmethod(assert_rows_alone)
     onnx_model = staticmethod(onnx_model)
     run_onnxruntime = staticmethod(run_onnxruntime)
+    more = staticmethod(more)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from hypothesis.extra import numpy as hnp
 
 from rerank_engine.errors import GraphError, ModelFileError
 from rerank_engine.format import content_hash, model_bytes, read_model, write_model
-from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, dtype_name
+from rerank_engine.format.decoder import DTYPE_CODES
+from rerank_engine.format.shapes import sum_of_terms
+from rerank_engine.graph import DTYPES, Dim, Graph, Node, Sample, Shape, Value, concrete, dtype_name
 from rerank_engine.ops import OPERATORS
 
 T = TypeVar("T")
@@ -25,7 +28,13 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 PLAIN = [st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=True), WORDS]
 ATTRIBUTES = st.one_of(*PLAIN, *(st.lists(kind, max_size=4).map(tuple) for kind in PLAIN))
 FIXED = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-SHAPES = st.one_of(FIXED, st.builds(lambda scale, rest: (Dim("N", scale), *rest), st.integers(1, 2**32 - 1), FIXED))
+SIZES = {"N": 3, "T": 2}
+TERMS = st.dictionaries(
+    st.lists(st.sampled_from(sorted(SIZES)), max_size=3).map(lambda names: tuple(sorted(names))),
+    st.integers(0, 2**20),
+    max_size=3,
+).map(lambda terms: sum_of_terms(terms.items()))
+SHAPES = st.one_of(FIXED, st.builds(lambda first, rest, last: (first, *rest, *last), TERMS, FIXED, FIXED))
 
 
 def declared(graph: Graph, name: str, dtype: str, shape: tuple) -> str:
@@ -38,13 +47,29 @@ def store(graph: Graph, name: str, array: np.ndarray) -> str:
     return declared(graph, name, dtype_name(array.dtype), array.shape)
 
 
+def drawn_sample(draw: st.DrawFn, graph: Graph) -> Sample:
+    def arrays(names: list[str]) -> dict[str, np.ndarray]:
+        values = [graph.values[name] for name in dict.fromkeys(names)]
+        return {
+            value.name: draw(hnp.arrays(DTYPES[value.dtype], concrete(value.shape, SIZES)))
+            for value in reversed(values)
+        }
+
+    return Sample(arrays(graph.inputs), arrays(graph.outputs), draw(st.floats(0, 1)))
+
+
+def is_small(shape: Shape) -> bool:
+    return math.prod(concrete(shape, SIZES)) < 1000
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    names = iter(draw(st.lists(NAMES, min_size=12, max_size=12, unique=True)))
+    names = iter(draw(st.lists(NAMES, min_size=14, max_size=14, unique=True)))
     graph = Graph(draw(NAMES), metadata=draw(st.dictionaries(NAMES, WORDS, max_size=3)))
     dtypes = st.sampled_from(sorted(DTYPES))
-    for _ in range(draw(st.integers(0, 2))):
-        graph.inputs.append(declared(graph, next(names), draw(dtypes), draw(SHAPES)))
+    for name in SIZES:
+        graph.inputs.append(declared(graph, next(names), draw(dtypes), (Dim(name), *draw(FIXED))))
+    graph.maxima = draw(st.dictionaries(st.sampled_from(sorted(SIZES)), st.integers(3, 2**64 - 1)))
     for _ in range(draw(st.integers(1, 4))):
         array = draw(hnp.arrays(DTYPES[draw(dtypes)], draw(FIXED)))
         store(graph, next(names), array)
@@ -58,6 +83,8 @@ def graphs(draw: st.DrawFn) -> Graph:
         graph.nodes.append(Node(draw(IDENTIFIERS), draw(NAMES), inputs, outputs, attributes))
         known += outputs
     graph.outputs = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
+    if all(is_small(graph.values[name].shape) for name in graph.outputs) and draw(st.booleans()):
+        graph.sample = drawn_sample(draw, graph)
     return graph
 
 
@@ -68,15 +95,24 @@ def exact(value: object) -> object:
     return type(value), np.float64(value).tobytes() if isinstance(value, float) else value
 
 
+def assert_same_arrays(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> None:
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        other = right[name]
+        assert (array.dtype, array.shape) == (other.dtype, other.shape)
+        assert array.tobytes() == other.tobytes()
+
+
 def assert_same(left: Graph, right: Graph) -> None:
     assert (left.name, left.inputs, left.outputs) == (right.name, right.inputs, right.outputs)
     assert left.values == right.values
-    assert left.metadata == right.metadata
-    assert left.constants.keys() == right.constants.keys()
-    for name, array in left.constants.items():
-        other = right.constants[name]
-        assert (array.dtype, array.shape) == (other.dtype, other.shape)
-        assert array.tobytes() == other.tobytes()
+    assert (left.metadata, left.maxima, left.unknown_rows) == (right.metadata, right.maxima, right.unknown_rows)
+    assert_same_arrays(left.constants, right.constants)
+    assert (left.sample is None) == (right.sample is None)
+    if left.sample is not None and right.sample is not None:
+        assert_same_arrays(left.sample.inputs, right.sample.inputs)
+        assert_same_arrays(left.sample.outputs, right.sample.outputs)
+        assert left.sample.tolerance == right.sample.tolerance
     for mine, yours in zip(left.nodes, right.nodes, strict=True):
         assert (mine.op, mine.name, mine.inputs, mine.outputs) == (
             yours.op,
@@ -104,6 +140,9 @@ def shuffled(graph: Graph) -> Graph:
         back(graph.constants),
         back(graph.values),
         back(graph.metadata),
+        back(graph.maxima),
+        back(graph.unknown_rows),
+        graph.sample and Sample(back(graph.sample.inputs), back(graph.sample.outputs), graph.sample.tolerance),
     )
 
 
@@ -127,12 +166,17 @@ def test_round_trip_keeps_everything_and_bytes_are_canonical(graph: Graph) -> No
     assert model_bytes(shuffled(graph)) == data
 
 
+def test_every_dtype_has_a_code_of_its_own() -> None:
+    assert DTYPE_CODES.keys() == DTYPES.keys()
+    assert len(set(DTYPE_CODES.values())) == len(DTYPES)
+
+
 def test_write_equals_bytes_and_states_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "linear.rrm"
     stated = write_model(linear(), path)
     data = path.read_bytes()
     assert data == model_bytes(linear())
-    assert stated == hashlib.sha256(data[128:]).hexdigest() == content_hash(path) == content_hash(data)
+    assert stated == hashlib.sha256(data[32:64] + data[80:112]).hexdigest() == content_hash(path) == content_hash(data)
     assert [entry.name for entry in tmp_path.iterdir()] == ["linear.rrm"]
     assert_same(read_model(str(path)), linear())
 
@@ -140,11 +184,15 @@ def test_write_equals_bytes_and_states_its_hash(tmp_path: Path) -> None:
 def test_header_layout_is_what_the_documentation_says() -> None:
     data = model_bytes(linear())
     assert data[:8] == b"\x89RRM\r\n\x1a\n"
-    assert np.frombuffer(data[8:12], "<u2").tolist() == [1, 0]
+    assert np.frombuffer(data[8:12], "<u2").tolist() == [2, 0]
     assert int.from_bytes(data[12:16], "little") == 128
-    graph_at, graph_size, weights_at, weights_size, size = np.frombuffer(data[16:56], "<u8").tolist()
+    graph_at, graph_size = np.frombuffer(data[16:32], "<u8").tolist()
+    weights_at, weights_size = np.frombuffer(data[64:80], "<u8").tolist()
+    size = int.from_bytes(data[112:120], "little")
+    assert data[32:64] == hashlib.sha256(data[graph_at : graph_at + graph_size]).digest()
+    assert data[80:112] == hashlib.sha256(data[weights_at:]).digest()
     assert (graph_at, weights_at % 64, size) == (128, 0, len(data))
-    assert data[graph_at + 4 : graph_at + 8] == b"RRM1"
+    assert data[graph_at + 4 : graph_at + 8] == b"RRM2"
     assert weights_at + weights_size == size
     assert weights_at - graph_at - graph_size < 64
     assert data[weights_at : weights_at + 24] == linear().constants["w"].tobytes()
@@ -230,7 +278,7 @@ def renamed_node(**changes: object) -> Graph:
 
 
 def reshaped_input(shape: tuple) -> Graph:
-    graph = linear()
+    graph = Graph("shaped", inputs=["x"], outputs=["x"])
     declared(graph, "x", "float32", shape)
     return graph
 
@@ -238,6 +286,13 @@ def reshaped_input(shape: tuple) -> Graph:
 def misnamed_value() -> Graph:
     graph = linear()
     graph.values[1] = Value(1, "float32", ())  # type: ignore[arg-type, index]
+    return graph
+
+
+def with_facts(**facts: object) -> Graph:
+    graph = linear()
+    for name, value in facts.items():
+        setattr(graph, name, value)
     return graph
 
 
@@ -260,12 +315,21 @@ def dirty_bool() -> Graph:
         (renamed_node(name="a\0b"), "NUL"),
         (renamed_node(name="x" * 5000), "at most 4096"),
         (renamed_node(name=None), "expected str"),
-        (reshaped_input((Dim("N", 2**32), 3)), "too large"),
+        (reshaped_input((Dim("N", 2**45), 3)), "more than"),
+        (reshaped_input((Dim("N") * Dim("T"), 3)), "gives the size of 'N' alone"),
+        (reshaped_input((2**64, 3)), "too large"),
         (reshaped_input((2**62, 2**62)), "more than"),
         (reshaped_input((0, 2**62, 2**62)), "more than"),
         (reshaped_input((1.5, 2)), "no integer"),
         (reshaped_input((1,) * 33), "at most 32"),
         (dirty_bool(), "other than 0 and 1"),
+        (with_facts(maxima={"N": 2**64}), "maximum of 'N' is 18446744073709551616"),
+        (with_facts(maxima={"N": 2.5}), "maximum of 'N' is 2.5"),
+        (with_facts(unknown_rows={"x": 0}), "no table that its ids reach unchanged"),
+        (with_facts(unknown_rows={"x": -1}), "unknown row of input 'x' is -1"),
+        (with_facts(sample=Sample({}, {})), "input 'x' is missing"),
+        (with_facts(sample=Sample({"x": np.ones((2, 3))}, {"y": np.ones((2, 2), np.float32)})), "is float64, expected"),
+        (with_facts(sample=Sample({"x": [1.0]}, {"y": np.ones((2, 2), np.float32)})), "is list, expected"),  # type: ignore[dict-item]
     ],
 )
 def test_graphs_that_could_not_be_read_back_are_not_written(tmp_path: Path, graph: Graph, problem: str) -> None:

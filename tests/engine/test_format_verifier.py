@@ -17,7 +17,6 @@ from rerank_engine.format.verifier import (
     Kind,
     Scalar,
     Schema,
-    Struct,
     Table,
     Text,
     Union,
@@ -26,7 +25,7 @@ from rerank_engine.format.verifier import (
 )
 
 SOURCE = Source("test")
-WIDTHS = {"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "DType": 1}
+WIDTHS = {"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "DType": 1, "OutOfRange": 1}
 
 
 def parsed_schema() -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
@@ -43,7 +42,7 @@ def parsed_schema() -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
     return tables, unions
 
 
-def described(kind: Kind | Struct, declared: str, unions: dict[str, list[str]]) -> bool:
+def described(kind: Kind, declared: str, unions: dict[str, list[str]]) -> bool:
     """Whether the verifier's kind says what the schema's type says."""
     if declared.startswith("["):
         return isinstance(kind, Vector) and described(kind.of, declared[1:-1], unions)
@@ -51,8 +50,6 @@ def described(kind: Kind | Struct, declared: str, unions: dict[str, list[str]]) 
         return kind == Scalar(1, largest=1)
     if declared in WIDTHS:
         return kind == Scalar(WIDTHS[declared])
-    if declared == "Dim":
-        return kind == Struct(fbs.Dim.SizeOf(), 8)
     if declared == "string":
         return kind == Text()
     if declared in unions:

@@ -122,7 +122,7 @@ def test_the_same_numbers_with_any_passes(tools: Any, data: st.DataObject) -> No
     skipped = data.draw(st.sets(st.sampled_from(sorted(PASSES))))
     for skip in {frozenset(), frozenset(skipped)}:
         graph = convert(onnx_model, skip_passes=skip).graph
-        actual = tools.Compiled(graph)(feeds, candidates)
+        actual = tools.Compiled(graph)(feeds)
         assert list(actual) == list(expected)
         for name, array in actual.items():
             assert array.dtype == expected[name].dtype

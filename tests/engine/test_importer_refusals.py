@@ -16,7 +16,7 @@ from onnx.helper import make_node as node
 from rerank_engine import convert
 from rerank_engine.errors import ConversionError, MissingExtraError, UnsupportedOperatorError
 from rerank_engine.importers.onnx_handlers import HANDLERS
-from rerank_engine.importers.shapes import divide, equal, multiply, resolve_reshape
+from rerank_engine.importers.shapes import divide, equal, resolve_reshape
 
 Array = NDArray[Any]
 
@@ -189,7 +189,7 @@ def test_refused_by_operator_node_and_reason(tools: Any, opset: int, nodes: list
     assert "'it" in message.split(":")[0]
 
 
-@pytest.mark.parametrize("op", sorted(set(HANDLERS) - {"Constant"}))
+@pytest.mark.parametrize("op", sorted({name for domain, name in HANDLERS if not domain} - {"Constant"}))
 def test_an_unknown_attribute_is_refused_by_name(tools: Any, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     """Also where the checker of ONNX, which is older or newer than the model, would let it pass."""
     monkeypatch.setattr(onnx.checker, "check_model", lambda model: None)
@@ -201,7 +201,7 @@ def test_an_unknown_attribute_is_refused_by_name(tools: Any, monkeypatch: pytest
 
 def test_an_unknown_domain_is_refused(tools: Any) -> None:
     strange = node("Gelu", ["x"], ["y"], name="it", domain="com.example")
-    with pytest.raises(UnsupportedOperatorError, match=r"Gelu node 'it': operators of domain 'com\.example'"):
+    with pytest.raises(UnsupportedOperatorError, match=r"Gelu node 'it': this operator of domain 'com\.example'"):
         convert(build(tools, 17, [strange], domains=["com.example"]))
     model = build(tools, 17, [strange], domains=["com.example"])
     del model.opset_import[1]
@@ -356,7 +356,7 @@ def test_names_that_collide_with_our_own(tools: Any, name: str, passes: bool) ->
     assert graph.outputs == outputs
     feeds = {"x": random.normal(size=(5, 4)).astype(np.float32)}
     expected = tools.run_onnxruntime(model, feeds)
-    for output, array in tools.Compiled(graph)(feeds, 5).items():
+    for output, array in tools.Compiled(graph)(feeds).items():
         np.testing.assert_allclose(array, expected[output], rtol=1e-5, atol=1e-6, err_msg=output)
 
 
@@ -367,7 +367,7 @@ def test_local_functions_are_inlined(tools: Any) -> None:
     model = build(tools, 17, [node("Poly", ["x"], ["y"], domain="local")], domains=["local"])
     model.functions.append(function)
     x = np.array([[1, 2, 3, 4]], np.float32)
-    np.testing.assert_array_equal(tools.Compiled(convert(model).graph)({"x": x}, 1)["y"], x * x + x)
+    np.testing.assert_array_equal(tools.Compiled(convert(model).graph)({"x": x})["y"], x * x + x)
 
 
 def test_sparse_initializers_are_refused(tools: Any) -> None:
@@ -382,9 +382,6 @@ def test_arithmetic_on_sizes() -> None:
     from rerank_engine.graph import Dim
 
     n = Dim("N")
-    assert multiply(n, 3) == multiply(3, n) == Dim("N", 3)
-    assert multiply(n, 0) == multiply(0, n) == 0
-    assert multiply(n, n) is None
     assert divide(Dim("N", 6), 3) == Dim("N", 2)
     assert divide(Dim("N", 6), Dim("N", 3)) == 2
     assert divide(Dim("N", 6), 4) is divide(6, n) is divide(n, 0) is divide(3, 0) is None

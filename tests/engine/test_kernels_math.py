@@ -28,7 +28,7 @@ def functions(tools: Any) -> Callable[[NDArray[np.float32]], dict[str, NDArray[n
     compiled = tools.Compiled(b.output(*names.values()).finish())
 
     def run(array: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        results = compiled({x: array}, len(array))
+        results = compiled({x: array})
         return {op: results[name] for op, name in names.items()}
 
     return run

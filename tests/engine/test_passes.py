@@ -28,8 +28,8 @@ def assert_same_numbers(tools: Any, b: Any, changed: Any) -> None:
     """The changed graph is valid, and computes what the built one computes."""
     changed.verify()
     feeds = b.feeds(9, seed=2)
-    expected = tools.expect(b.finish(), feeds, 9)
-    actual = tools.Compiled(changed)(feeds, 9)
+    expected = tools.expect(b.finish(), feeds)
+    actual = tools.Compiled(changed)(feeds)
     for name, array in expected.items():
         tools.assert_close(actual[name], array, name, 1e-5, 1e-5)
 
@@ -66,9 +66,9 @@ def test_fold_names_the_node_with_a_bad_constant_id(tools: Any) -> None:
 def test_remove_identity(tools: Any) -> None:
     b = tools.GraphBuilder()
     x = b.node("Identity", b.input("float32", "N", 4, domain="plain"))
-    x = b.node("Reshape", b.node("Cast", x, to="float32"), shape=(1, 4), candidates=1)
-    x = b.node("Expand", b.node("Relu", x), shape=(1, 4), candidates=1)
-    b.output(b.node("Neg", x), b.node("Cast", x, to="int64"), b.node("Reshape", x, shape=(1, 2, 2), candidates=1))
+    x = b.node("Reshape", b.node("Cast", x, to="float32"), shape=("N", 4))
+    x = b.node("Expand", b.node("Relu", x), shape=("N", 4))
+    b.output(b.node("Neg", x), b.node("Cast", x, to="int64"), b.node("Reshape", x, shape=("N", 2, 2)))
     changed = remove_identity(b.finish())
     assert ops(changed) == ["Relu", "Neg", "Cast", "Reshape"]
     assert_same_numbers(tools, b, changed)
@@ -77,8 +77,8 @@ def test_remove_identity(tools: Any) -> None:
 def attention_input(b: Any, axis: int = 2) -> tuple[str, int]:
     """Queries and keys repeated to (N, 5, 4) beside what depends on both, as target attention joins them."""
     queries, keys = b.input("float32", "N", 1, 4, domain="plain"), b.input("float32", 5, 4, domain="plain")
-    wide = b.node("Expand", queries, shape=(1, 5, 4), candidates=1)
-    long = b.node("Expand", keys, shape=(1, 5, 4), candidates=1)
+    wide = b.node("Expand", queries, shape=("N", 5, 4))
+    long = b.node("Expand", keys, shape=("N", 5, 4))
     product = b.node("Mul", wide, long)
     total = b.node("ReduceSum", product, axes=(2,), keepdims=1)
     parts = (wide, long, product, total) if axis == 2 else (wide, long, product)
@@ -116,13 +116,13 @@ def test_split_concat_leaves_alone_what_gains_nothing(tools: Any, case: str) -> 
     elif case == "repeated along the last axis":
         x = b.input("float32", "N", 5, 1, domain="plain")
         other = b.input("float32", "N", 5, 4, domain="plain")
-        joined, inner = b.node("Concat", b.node("Expand", x, shape=(1, 5, 4), candidates=1), other, axis=2), 8
+        joined, inner = b.node("Concat", b.node("Expand", x, shape=("N", 5, 4)), other, axis=2), 8
     elif case == "nothing repeated":
         joined = b.node("Concat", *(b.input("float32", "N", 4, domain="plain") for _ in range(2)), axis=1)
         inner = 8
     else:
         x = b.input("float32", "N", 1, 4, domain="plain")
-        wide = b.node("Expand", x, shape=(1, 5, 4), candidates=1)
+        wide = b.node("Expand", x, shape=("N", 5, 4))
         joined, inner = b.node("Concat", wide, wide, axis=2), 8
     b.output(dense(b, joined, inner, 3))
     graph = b.finish()
@@ -223,8 +223,8 @@ def chain(tools: Any) -> tuple[Any, list[str]]:
     product = dense(b, x, 4, 5)
     added = b.node("Add", product, b.node("Mul", b.constant(np.ones(5)), b.constant(2.0)))
     active = b.node("Sigmoid", added)
-    flat = b.node("Reshape", active, shape=(1,), candidates=5)
-    again = b.node("Reshape", flat, shape=(1, 5), candidates=1)
+    flat = b.node("Reshape", active, shape=(("N", 5),))
+    again = b.node("Reshape", flat, shape=("N", 5))
     last = b.node("ReduceSum", b.node("Cast", again, to="float32"), axes=(1,), keepdims=0)
     b.node("Exp", last)
     return b.output(last), [node.outputs[0] for node in b.graph.nodes]
@@ -238,8 +238,8 @@ def test_every_output_is_pinned_through_all_passes(tools: Any) -> None:
         changed, _ = run_passes(b.finish())
         assert changed.outputs == b.graph.outputs
         feeds = b.feeds(9)
-        expected = tools.expect(b.graph, feeds, 9)
-        for name, array in evaluate(changed, feeds, 9).items():
+        expected = tools.expect(b.graph, feeds)
+        for name, array in evaluate(changed, feeds).items():
             tools.assert_close(array, expected[name], name, 1e-5, 1e-5)
     b, _ = chain(tools)
     b.graph.outputs[:] = values
@@ -278,7 +278,7 @@ def head(tools: Any, *wrap: str, columns: int = 1, rows: tuple[Any, ...] = ("N",
     hidden = b.node("Relu", dense(b, x, 4, 3))
     score = b.node("Add", b.node("Add", dense(b, hidden, 3, columns), b.input("float32", "N", 1)), b.constant([0.5]))
     for op in wrap:
-        score = b.node(op, score, shape=(1,), candidates=1) if op == "Reshape" else b.node(op, score)
+        score = b.node(op, score, shape=("N",)) if op == "Reshape" else b.node(op, score)
     return b.output(score), hidden
 
 
@@ -290,9 +290,9 @@ def test_expose_head(tools: Any) -> None:
         assert changed.outputs == [before.outputs[0], HEAD_INPUT]
         assert changed.values[HEAD_INPUT].shape == before.values[hidden].shape
         feeds = b.feeds(9)
-        results = tools.Compiled(changed)(feeds, 9)
+        results = tools.Compiled(changed)(feeds)
         b.graph.outputs.append(hidden)
-        expected = tools.expect(b.finish(), feeds, 9)
+        expected = tools.expect(b.finish(), feeds)
         tools.assert_close(results[HEAD_INPUT], expected[hidden], "head", 1e-5, 1e-5)
         tools.assert_close(results[before.outputs[0]], expected[before.outputs[0]], "score", 1e-5, 1e-5)
 
@@ -334,7 +334,7 @@ def test_a_graph_that_lies_about_shapes_is_not_compiled(tools: Any) -> None:
         (Node("Softmax", "it", ("x",), ("y",), {"axis": "one"}), GraphError, "attribute 'axis' is missing or wrong"),
         (Node("Softmax", "it", ("x", "x"), ("y",)), GraphError, "do not fit"),
         (Node("LeakyRelu", "it", ("x",), ("y",), {"alpha": "big"}), GraphError, "attribute 'alpha'"),
-        (Node("Reshape", "it", ("x",), ("y",), {"shape": (), "candidates": 1}), GraphError, "do not fit"),
+        (Node("Reshape", "it", ("x",), ("y",), {"shape": 3}), GraphError, "do not fit"),
         (Node("Reshape", "it", ("x",), ("y",), {"shape": (4,)}), UnsupportedOperatorError, "cannot reshape"),
         (Node("Relu", "it", ("x",), ("y", "z")), GraphError, "makes float32"),
     ],

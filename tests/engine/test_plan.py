@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank_engine.graph import is_per_candidate
+from rerank_engine.graph import concrete
 from rerank_engine.plan import make_plan
 from rerank_engine.plan.arena import ALIGNMENT, PADDING, Lifetime, place
-from rerank_engine.plan.plan import BLOCK_BYTES, HEADER_BYTES, MAX_BLOCK, MIN_BLOCK, value_bytes
+from rerank_engine.plan.plan import BLOCK_BYTES, MAX_BLOCK, MIN_BLOCK, SIZES_OFFSET
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -61,16 +61,21 @@ def tower(tools: Any, width: int) -> Any:
 def test_a_block_fits_the_cache_or_is_the_smallest(tools: Any, width: int, block: int) -> None:
     plan = make_plan(tower(tools, width).finish())
     assert plan.block == block
-    once = {step.writes for step in plan.once}
-    assert sorted(label.label for label in plan.once) == ["MatMul", "Softmax"]
-    end_of_once = max(plan.offsets[name] + value_bytes(plan.graph, name, 1) for name in once)
+    once, per_block = plan.phases
+    assert (once.mode, per_block.mode) == ("once", "block")
+    assert sorted(step.label for step in once.steps) == ["MatMul", "Softmax"]
+
+    def size(name: str, candidates: int) -> int:
+        return 4 * int(np.prod(concrete(plan.values[name].shape, {"N": candidates})))
+
+    end_of_once = max(plan.offsets[name] + size(name, 1) for step in once.steps for name in step.writes)
     for name, offset in plan.offsets.items():
-        assert offset >= HEADER_BYTES
-        assert offset + value_bytes(plan.graph, name, plan.block) + PADDING <= plan.arena_bytes
-        if is_per_candidate(plan.graph.values[name].shape):
+        assert offset >= SIZES_OFFSET + 8 * len(plan.names)
+        assert offset + size(name, plan.block) + PADDING <= plan.fixed_bytes
+        if name in plan.per_block:
             assert offset >= end_of_once, "what is computed once must survive all blocks"
     if block > MIN_BLOCK:
-        assert plan.arena_bytes - end_of_once <= BLOCK_BYTES + 4096
+        assert plan.fixed_bytes - end_of_once <= BLOCK_BYTES + 4096
 
 
 @pytest.mark.parametrize("width", [3000, 20_000])
@@ -79,10 +84,10 @@ def test_small_blocks_give_the_same_numbers(tools: Any, width: int) -> None:
     graph = b.finish()
     compiled = tools.Compiled(graph)
     feeds = b.feeds(29)
-    expected = tools.expect(graph, feeds, 29)
-    for name, array in compiled(feeds, 29).items():
+    expected = tools.expect(graph, feeds)
+    for name, array in compiled(feeds).items():
         tools.assert_close(array, expected[name], name, 1e-4)
-    tools.assert_rows_alone(compiled, feeds, 29, range(0, 29, 5))
+    tools.assert_rows_alone(compiled, feeds, range(0, 29, 5))
 
 
 def test_outputs_that_no_step_writes(tools: Any) -> None:
@@ -92,12 +97,12 @@ def test_outputs_that_no_step_writes(tools: Any) -> None:
     constant = b.constant(np.arange(3.0))
     first = b.node("Neg", x)
     flat, other = (
-        b.node("Reshape", first, shape=(1,), candidates=6),
-        b.node("Reshape", x, shape=(1, 2, 3), candidates=1),
+        b.node("Reshape", first, shape=(("N", 6),)),
+        b.node("Reshape", x, shape=("N", 2, 3)),
     )
     hidden = b.node("Abs", x)
-    named = b.node("Reshape", hidden, shape=(1, 3, 2), candidates=1)
-    twice = b.node("Reshape", hidden, shape=(1, 2, 3), candidates=1)
+    named = b.node("Reshape", hidden, shape=("N", 3, 2))
+    twice = b.node("Reshape", hidden, shape=("N", 2, 3))
     column = b.node("Reshape", fixed, shape=(4, 1))
     graph = b.output(x, fixed, constant, flat, first, other, named, twice, column).finish()
     plan = make_plan(graph)
@@ -105,8 +110,8 @@ def test_outputs_that_no_step_writes(tools: Any) -> None:
     compiled = tools.Compiled(graph)
     for candidates in (0, 1, 131):
         feeds = b.feeds(candidates)
-        expected = tools.expect(graph, feeds, candidates)
-        for name, array in compiled(feeds, candidates).items():
+        expected = tools.expect(graph, feeds)
+        for name, array in compiled(feeds).items():
             tools.assert_close(array, expected[name], name)
 
 
@@ -115,7 +120,7 @@ def test_a_graph_without_nodes(tools: Any) -> None:
     x = b.input("float32", "N", 3, domain="plain")
     compiled = tools.Compiled(b.output(x, b.constant([[1.0, 2.0]])).finish())
     feeds = b.feeds(300)
-    results = compiled(feeds, 300)
+    results = compiled(feeds)
     np.testing.assert_array_equal(results[x], feeds[x])
     np.testing.assert_array_equal(list(results.values())[1], [[1, 2]])
 
@@ -130,5 +135,5 @@ def test_a_value_computed_once_is_alive_for_every_block(tools: Any) -> None:
     graph = b.output(x).finish()
     compiled = tools.Compiled(graph)
     feeds = b.feeds(1000)
-    expected = tools.expect(graph, feeds, 1000)
-    tools.assert_close(compiled(feeds, 1000)[x], expected[x], "x", 1e-5)
+    expected = tools.expect(graph, feeds)
+    tools.assert_close(compiled(feeds)[x], expected[x], "x", 1e-5)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank_engine.dimensions import Dim
 from rerank_engine.kernels.pointwise import merge_dimensions
 from rerank_engine.plan.steps import group_steps
 
@@ -45,11 +46,11 @@ def test_random_trees(tools: Any, seed: int) -> None:
     compiled = tools.Compiled(graph)
     for candidates in (0, 1, 7, 131):
         feeds = b.feeds(candidates, seed)
-        expected = tools.expect(graph, feeds, candidates)
-        for name, array in compiled(feeds, candidates).items():
+        expected = tools.expect(graph, feeds)
+        for name, array in compiled(feeds).items():
             scale = max(1.0, float(np.abs(expected[name]).max(initial=0)))
             tools.assert_close(array, expected[name], f"{graph.values[name]}", 1e-5, 1e-6 * scale)
-    tools.assert_rows_alone(compiled, b.feeds(131, 3), 131, (0, 64, 128, 130))
+    tools.assert_rows_alone(compiled, b.feeds(131, 3), (0, 64, 128, 130))
 
 
 def labels(graph: Any) -> list[str]:
@@ -84,7 +85,7 @@ def test_smaller_work_is_not_repeated_for_every_element(tools: Any) -> None:
 
 def test_an_expansion_is_drawn_into_every_reader(tools: Any) -> None:
     b = tools.GraphBuilder()
-    wide = b.node("Expand", b.input("float32", "N", 1), shape=(1, 4), candidates=1)
+    wide = b.node("Expand", b.input("float32", "N", 1), shape=("N", 4))
     x = b.input("float32", "N", 4)
     b.output(b.node("Add", wide, x), b.node("Mul", wide, x))
     assert labels(b.finish()) == ["Expand+Add", "Expand+Mul"]
@@ -100,8 +101,8 @@ def test_an_expansion_that_two_kinds_of_work_read(tools: Any) -> None:
     graph = b.output(once, each, b.node("Concat", lifted, lifted, axis=1)).finish()
     compiled = tools.Compiled(graph)
     feeds = b.feeds(9)
-    expected = tools.expect(graph, feeds, 9)
-    for name, array in compiled(feeds, 9).items():
+    expected = tools.expect(graph, feeds)
+    for name, array in compiled(feeds).items():
         tools.assert_close(array, expected[name], name, 1e-6)
 
 
@@ -112,20 +113,26 @@ def test_nothing_is_computed_for_nobody(tools: Any) -> None:
     b.node("Softmax", x)
     graph = b.output(b.node("Relu", x)).finish()
     assert labels(graph) == ["Relu"]
-    np.testing.assert_array_equal(tools.Compiled(graph)({x: np.full((1, 4), -1, np.float32)}, 1)[graph.outputs[0]], 0)
+    np.testing.assert_array_equal(tools.Compiled(graph)({x: np.full((1, 4), -1, np.float32)})[graph.outputs[0]], 0)
+
+
+N, T = Dim("N"), Dim("T")
 
 
 @pytest.mark.parametrize(
-    ("sizes", "strides", "merged"),
+    ("shape", "strides", "merged"),
     [
-        ([8, 1, 4], [(4, 4, 1), (0, 0, 0)], [(False, 32)]),
-        ([8, 4], [(4, 1), (0, 1)], [(False, 8), (False, 4)]),
-        ([1, 1], [(1, 1)], []),
-        ([], [()], []),
-        ([3, 0], [(0, 1)], [(False, 0)]),
+        ((8, 1, 4), [(4, 4, 1), (0, 0, 0)], (32,)),
+        ((8, 4), [(4, 1), (0, 1)], (8, 4)),
+        ((1, 1), [(1, 1)], ()),
+        ((), [()], ()),
+        ((3, 0), [(0, 1)], (0,)),
+        ((N, 3, 4), [(12, 4, 1)], (N * 12,)),
+        ((N, T, 4), [(T * 4, 4, 1), (0, 4, 1)], (N, T * 4)),
+        ((2, N), [(N, 1)], (N * 2,)),
     ],
 )
-def test_dimensions_are_merged(sizes: list[int], strides: list[tuple[int, ...]], merged: list[Any]) -> None:
-    dims, walked = merge_dimensions(sizes, None, strides)
+def test_dimensions_are_merged(shape: Any, strides: list[Any], merged: Any) -> None:
+    dims, walked = merge_dimensions(shape, strides)
     assert dims == merged
     assert all(len(own) == len(merged) for own in walked)

@@ -16,6 +16,7 @@ from rerank_engine.plan import make_plan
 
 _LLVM_LOCK = Lock()
 _OPTIMISATION_LEVEL = 2
+_RUNS = {"once": "once", "block": "per block", "whole": "for the whole list"}
 
 
 def compile_assembly(assembly: str, target: Target, entry: str = ENTRY) -> FlatImage:
@@ -67,22 +68,16 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
     flat = compile_assembly(generated.assembly, target)
     meta: dict[str, Any] = {
         "entry": flat.entry,
-        "arena_bytes": plan.arena_bytes,
+        "arena_bytes": plan.fixed_bytes,
+        "names": list(plan.names),
+        "dynamic": [[buffer.name, str(buffer.size_bytes), buffer.first, buffer.last] for buffer in plan.dynamic],
         "weight_bytes": plan.weight_bytes,
         "weights": [[item.name, item.packing, item.width, item.offset] for item in plan.weights.values()],
         "block": plan.block,
         "target": {"triple": target.triple, "cpu": target.cpu, "lanes": target.lanes},
-        "gathers": [
-            {"node": node.name, "ids": node.inputs[1], "rows": graph.values[node.inputs[0]].shape[0]}
-            for node in generated.gathers
-        ],
+        "reports": list(generated.reports),
         "steps": [
-            {
-                "label": step.label,
-                "writes": step.writes,
-                "runs": "per block" if step.per_candidate else "once",
-            }
-            for step in [*plan.once, *plan.per_block]
+            {"label": step.label, "writes": ", ".join(step.writes), "runs": _RUNS[step.mode]} for step in plan.steps
         ],
         "compile_ms": round((time.perf_counter() - started) * 1e3, 1),
     }

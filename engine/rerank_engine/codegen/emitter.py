@@ -11,17 +11,37 @@ from typing import Any
 
 from llvmlite import ir
 
+from rerank_engine.graph import DTYPES
+
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
+I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 F32 = ir.FloatType()
+F64 = ir.DoubleType()
 POINTER = ir.PointerType()
 
-ELEMENT_TYPES: dict[str, ir.Type] = {"float32": F32, "int32": I32, "int64": I64, "bool": I8}
-ELEMENT_BYTES: dict[str, int] = {"float32": 4, "int32": 4, "int64": 8, "bool": 1}
+ELEMENT_TYPES: dict[str, ir.Type] = {
+    "float32": F32,
+    "float64": F64,
+    "int8": I8,
+    "int16": I16,
+    "int32": I32,
+    "int64": I64,
+    "uint8": I8,
+    "uint16": I16,
+    "uint32": I32,
+    "uint64": I64,
+    "bool": I8,
+}
+"""How each dtype lies in memory. Integers carry no sign in LLVM: what depends on it asks the dtype."""
+
+ELEMENT_BYTES: dict[str, int] = {name: DTYPES[name].itemsize for name in ELEMENT_TYPES}
 
 Carried = list[Any]
+Index = ir.Value | int
+"""A 64-bit count, index or stride: known now, or known when the code runs."""
 
 
 def i64(value: int) -> ir.Constant:
@@ -88,7 +108,36 @@ class Emitter:
 
     # --- memory --------------------------------------------------------------------------------------------
 
-    def at(self, base: ir.Value, byte_offset: ir.Value | int) -> ir.Value:
+    def value(self, index: Index) -> ir.Value:
+        """An index as an instruction's operand."""
+        return i64(index) if isinstance(index, int) else index
+
+    def mul(self, left: Index, right: Index) -> Index:
+        """Product of two indices, computed now where both are known."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left * right
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, int) and one in (0, 1):
+                return other if one else 0
+        return self.b.mul(self.value(left), self.value(right))
+
+    def add(self, left: Index, right: Index) -> Index:
+        """Sum of two indices, computed now where both are known."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left + right
+        if isinstance(left, int) and left == 0:
+            return right
+        if isinstance(right, int) and right == 0:
+            return left
+        return self.b.add(self.value(left), self.value(right))
+
+    def sub(self, left: Index, right: Index) -> Index:
+        """Difference of two indices, computed now where both are known."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left - right
+        return left if isinstance(right, int) and right == 0 else self.b.sub(self.value(left), self.value(right))
+
+    def at(self, base: ir.Value, byte_offset: Index) -> ir.Value:
         """The address ``byte_offset`` bytes after ``base``."""
         if isinstance(byte_offset, int):
             if byte_offset == 0:
@@ -212,7 +261,18 @@ class Emitter:
         self.b.position_at_end(after)
         return index, values
 
-    def each(self, stop: ir.Value | int, body: Callable[[ir.Value], None]) -> None:
+    def nest(self, sizes: Sequence[Index], body: Callable[[list[ir.Value]], None]) -> None:
+        """Run ``body(indices)`` for every index of an array of these sizes, the last one fastest."""
+
+        def walk(axis: int, indices: list[ir.Value]) -> None:
+            if axis == len(sizes):
+                body(indices)
+            else:
+                self.each(sizes[axis], lambda index: walk(axis + 1, [*indices, index]))
+
+        walk(0, [])
+
+    def each(self, stop: Index, body: Callable[[ir.Value], None]) -> None:
         """Run ``body(index)`` for every index below ``stop``; a single round is written without a loop."""
         if isinstance(stop, int) and stop == 1:
             body(i64(0))
@@ -225,7 +285,9 @@ class Emitter:
 
 
 def _bytes(element: ir.Type) -> int:
-    return 4 if isinstance(element, ir.FloatType) else max(1, element.width // 8)
+    if isinstance(element, ir.FloatType):
+        return 4
+    return 8 if isinstance(element, ir.DoubleType) else max(1, element.width // 8)
 
 
 def _type_suffix(kind: ir.Type) -> str:
@@ -233,4 +295,6 @@ def _type_suffix(kind: ir.Type) -> str:
         return f"v{kind.count}{_type_suffix(kind.element)}"
     if isinstance(kind, ir.PointerType):
         return "p0"
+    if isinstance(kind, ir.DoubleType):
+        return "f64"
     return "f32" if isinstance(kind, ir.FloatType) else f"i{kind.width}"

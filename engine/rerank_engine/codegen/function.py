@@ -3,32 +3,37 @@
     int32 entry(weights, arena, inputs, outputs, n):
         flush denormals from here on
         status = 0
-        steps that do not depend on the candidate, then copies of such outputs
-        for first in 0, block, 2*block, ... below n:
-            steps for candidates first .. min(first + block, n), then copies of outputs
+        phase by phase:
+            steps that do not depend on the candidate, or that need the whole list: once, for all n
+            steps whose rows are independent: for first in 0, block, 2*block, ... below n, for one block each
+        copies of outputs that no step wrote in place
         restore the floating-point mode
         return status
 
-``inputs`` and ``outputs`` are tables of pointers; everything in between lies in the arena. Nothing is allocated and
-nothing outside the function is called.
+``inputs`` and ``outputs`` are tables of pointers; everything in between lies in the arena, whose header holds the
+sizes of the named dimensions and the places of what depends on them. Nothing is allocated and nothing outside the
+function is called.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import I32, I64, POINTER, Emitter, i64
+from rerank_engine.codegen.emitter import I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import Node, Shape, Value, elements_per_candidate, is_per_candidate
+from rerank_engine.graph import Dim, Shape, Value
 from rerank_engine.kernels import copy
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
+from rerank_engine.plan.plan import STATUS_OFFSET
+from rerank_engine.plan.steps import Mode
 
 ENTRY = "rerank_entry"
 
@@ -47,38 +52,39 @@ class Generated:
     ----------
     assembly
         The module's text.
-    gathers
-        Nodes whose ids may be bad: status ``k`` of the function means node ``k - 1``.
+    reports
+        Messages about bad values: status ``k`` of the function means message ``k - 1``.
     """
 
     assembly: str
-    gathers: tuple[Node, ...]
+    reports: tuple[str, ...]
 
 
 def generate(plan: Plan, target: Target) -> Generated:
     """Write the function of a plan. Fills the plan's weight table on the way."""
     module = ir.Module(name="rerank")
     module.triple = target.triple
-    gathers: list[Node] = []
-    steps = [*plan.once, *plan.per_block]
-    functions = [_step_function(plan, module, step, index, target, gathers) for index, step in enumerate(steps)]
-    once, per_block = functions[: len(plan.once)], functions[len(plan.once) :]
-    once += _copy_function(plan, module, target, per_candidate=False)
-    per_block += _copy_function(plan, module, target, per_candidate=True)
-    _entry_function(plan, module, target, once, per_block)
+    reports: list[str] = []
+    numbers = itertools.count()
+    phases = [
+        (phase.mode, [_step_function(plan, module, step, next(numbers), target, reports) for step in phase.steps])
+        for phase in plan.phases
+    ]
+    phases.append(("whole", _copy_function(plan, module, target)))
+    _entry_function(plan, module, target, phases)
     # Without this LLVM turns copy loops into calls of memcpy, which the image has not.
     extra = ' "no-builtins"' + (" noredzone" if target.calling_convention == "win64cc" else "")
     text = re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
-    return Generated(text, tuple(gathers))
+    return Generated(text, tuple(reports))
 
 
 def _step_function(
-    plan: Plan, module: ir.Module, step: Step, index: int, target: Target, gathers: list[Node]
+    plan: Plan, module: ir.Module, step: Step, index: int, target: Target, reports: list[str]
 ) -> ir.Function:
     function = ir.Function(module, _STEP_TYPE, f"step{index}_{step.label[:40]}")
     function.linkage = "internal"
     emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
-    lowering = Lowering(plan, module, emitter, function.args, target.registers, gathers)
+    lowering = Lowering(plan, module, emitter, function.args, step.mode, target.registers, reports)
     if step.is_pointwise:
         _lower_pointwise(lowering, step)
     else:
@@ -90,36 +96,25 @@ def _step_function(
     return function
 
 
-def _copy_function(plan: Plan, module: ir.Module, target: Target, *, per_candidate: bool) -> list[ir.Function]:
+def _copy_function(plan: Plan, module: ir.Module, target: Target) -> list[ir.Function]:
     """The function that fills the outputs which no step writes, or none."""
-    values, outputs = plan.graph.values, plan.graph.outputs
-    copied = [index for index in plan.copied_outputs if is_per_candidate(values[outputs[index]].shape) == per_candidate]
-    if not copied:
+    if not plan.copied_outputs:
         return []
-    function = ir.Function(module, _STEP_TYPE, f"copy_outputs_{'per_block' if per_candidate else 'once'}")
+    function = ir.Function(module, _STEP_TYPE, "copy_outputs")
     function.linkage = "internal"
     emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
-    lowering = Lowering(plan, module, emitter, function.args, target.registers, [])
-    for index in copied:
-        value = values[outputs[index]]
-        length = elements_per_candidate(value.shape)
-        copy.block_copy(
-            emitter,
-            source=lowering.address(value.name),
-            target=lowering.output_address(index),
-            rows=lowering.candidates if per_candidate else 1,
-            length=length,
-            source_stride=length,
-            target_stride=length,
-            dtype=value.dtype,
-        )
+    lowering = Lowering(plan, module, emitter, function.args, "whole", target.registers, [])
+    for index in plan.copied_outputs:
+        value = plan.values[plan.graph.outputs[index]]
+        source, goal = lowering.address(value.name), lowering.output_address(index)
+        copy.copy_row(emitter, source, goal, lowering.rows(value.shape), value.dtype)
     emitter.b.ret_void()
     return [function]
 
 
 def _lower_pointwise(lowering: Lowering, step: Step) -> None:
     graph = lowering.graph
-    output = graph.values[step.writes]
+    output = graph.values[step.writes[0]]
     literals = {
         name: graph.constants[name].reshape(-1)[0]
         for name in step.reads
@@ -140,17 +135,16 @@ def _lower_pointwise(lowering: Lowering, step: Step) -> None:
             operator = lookup(node)
             assert operator.pointwise is not None
             attributes = {key: node.attributes.get(key, default) for key, default in operator.attributes.items()}
+            attributes["dtypes"] = tuple(graph.values[name].dtype for name in node.inputs)
             known[node.outputs[0]] = operator.pointwise(e, [known[name] for name in node.inputs], attributes)
-        return [known[step.writes]]
+        return [known[step.writes[0]]]
 
-    first = output.shape[0] if output.shape else 1
     pointwise_loop(
         lowering.emitter,
-        sizes=lowering.sizes(step.writes),
-        candidates=lowering.candidates,
-        dynamic_scale=None if isinstance(first, int) else first.scale,
+        shape=output.shape,
+        size=lowering.size,
         reads=[operand(name) for name in loaded],
-        writes=[operand(step.writes)],
+        writes=[operand(step.writes[0])],
         compute=compute,
     )
 
@@ -158,26 +152,25 @@ def _lower_pointwise(lowering: Lowering, step: Step) -> None:
 def _literal(e: Emitter, dtype: str, width: int, number: float) -> ir.Constant:
     from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1
 
-    if dtype == "float32":
+    if dtype in ("float32", "float64"):
         return e.splat_constant(ELEMENT_TYPES[dtype], width, float(number))
     return e.splat_constant(I1 if dtype == "bool" else ELEMENT_TYPES[dtype], width, int(number))
 
 
-def _broadcast_strides(value: Value, output: Shape) -> tuple[int, ...]:
+def _broadcast_strides(value: Value, output: Shape) -> Shape:
     """Elements to the next index of each output dimension; 0 where the value is repeated."""
-    strides: list[int] = []
-    step = 1
+    strides: list[int | Dim] = []
+    step: int | Dim = 1
     for axis in range(len(output) - 1, -1, -1):
         own_axis = axis - (len(output) - len(value.shape))
         dim = value.shape[own_axis] if own_axis >= 0 else 1
         strides.insert(0, 0 if dim == 1 else step)
-        if isinstance(dim, int):
-            step *= dim
+        step = step * dim
     return tuple(strides)
 
 
 def _entry_function(
-    plan: Plan, module: ir.Module, target: Target, once: list[ir.Function], per_block: list[ir.Function]
+    plan: Plan, module: ir.Module, target: Target, phases: Sequence[tuple[Mode, list[ir.Function]]]
 ) -> None:
     entry = ir.Function(module, _ENTRY_TYPE, ENTRY)
     if target.calling_convention:
@@ -186,19 +179,24 @@ def _entry_function(
     e = Emitter(b, target.lanes)
     weights, arena, inputs, outputs, count = entry.args
     restore = _flush_denormals(e, target)
-    b.store(i64(0), arena, align=8)
-    for function in once:
-        b.call(function, [weights, arena, inputs, outputs, i64(0), i64(0)])
-    if per_block:
+    b.store(i64(0), e.at(arena, STATUS_OFFSET), align=8)
 
-        def run(first: ir.Value, candidates: ir.Value) -> None:
-            for function in per_block:
-                b.call(function, [weights, arena, inputs, outputs, first, candidates])
+    def run(functions: list[ir.Function], first: ir.Value, candidates: ir.Value) -> None:
+        for function in functions:
+            b.call(function, [weights, arena, inputs, outputs, first, candidates])
 
-        rest, _ = e.loop(0, count, plan.block, lambda first, _: run(first, i64(plan.block)))
+    for mode, functions in phases:
+        if mode != "block":
+            run(functions, i64(0), count)
+            continue
+
+        def run_block(first: ir.Value, _: Carried, functions: list[ir.Function] = functions) -> None:
+            run(functions, first, i64(plan.block))
+
+        rest, _ = e.loop(0, count, plan.block, run_block)
         with b.if_then(b.icmp_signed("<", rest, count)):
-            run(rest, b.sub(count, rest))
-    status = b.trunc(b.load(arena, align=8, typ=I64), I32)
+            run(functions, rest, b.sub(count, rest))
+    status = b.trunc(b.load(e.at(arena, STATUS_OFFSET), align=8, typ=I64), I32)
     restore()
     b.ret(status)
 

@@ -14,62 +14,57 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rerank_engine.errors import ModelFileError
+from rerank_engine.format.arrays import Extent, Placement, check_placement
 from rerank_engine.format.generated import model_generated as fbs
-from rerank_engine.format.layout import ALIGNMENT, Source
+from rerank_engine.format.layout import Source
+from rerank_engine.format.shapes import MAX_RANK, ShapeReader, least_elements, unsolved_name
 from rerank_engine.format.verifier import verify_buffer
-from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value
+from rerank_engine.graph import DTYPES, Dim, Graph, Node, Shape, Value
 from rerank_engine.ops import OPERATORS
+from rerank_engine.semantics import input_vocabulary
 
 DTYPE_CODES: Mapping[str, int] = {
     "float32": fbs.DType.Float32,
     "int32": fbs.DType.Int32,
     "int64": fbs.DType.Int64,
     "bool": fbs.DType.Bool,
+    "float64": fbs.DType.Float64,
+    "int8": fbs.DType.Int8,
+    "int16": fbs.DType.Int16,
+    "uint8": fbs.DType.UInt8,
+    "uint16": fbs.DType.UInt16,
+    "uint32": fbs.DType.UInt32,
+    "uint64": fbs.DType.UInt64,
 }
 """The dtypes of :data:`rerank_engine.graph.DTYPES` as the file writes them."""
 
-MAX_RANK = 32
 MAX_NAME_LENGTH = 4096
-MAX_VALUE_BYTES = 2**48
-"""More than today's processors can address: a larger shape is damage, or overflows later."""
+MAX_VALUES_BYTES = 2**40
+"""Most bytes of all values of a graph together, when every named dimension is 1: more is damage, or a trap."""
+
+NO_VOCABULARY = -1
 
 _DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Extent:
-    """Where a constant's bytes stand.
-
-    Attributes
-    ----------
-    name
-        Of the value.
-    byte_offset
-        From the start of the WEIGHTS section.
-    byte_size
-        Equal to the size of the value's shape and dtype.
-    """
-
-    name: str
-    byte_offset: int
-    byte_size: int
-
-
-@dataclass(frozen=True)
 class DecodedGraph:
-    """A graph whose constants are still bytes.
+    """A graph whose arrays are still bytes.
 
     Attributes
     ----------
     graph
-        Complete but for ``constants``, which are empty.
-    extents
-        One per constant, in the file's order.
+        Complete but for ``constants``, which are empty, and ``sample``, which is None.
+    placement
+        Where the arrays stand.
+    tolerance
+        That of the sample, None where there is none.
     """
 
     graph: Graph
-    extents: tuple[Extent, ...]
+    placement: Placement
+    tolerance: float | None
 
 
 def decode_graph(section: bytes, weights_size: int, source: Source, *, unknown_fields: bool = False) -> DecodedGraph:
@@ -100,11 +95,13 @@ def decode_graph(section: bytes, weights_size: int, source: Source, *, unknown_f
     >>> _ = graph.add_constant("w", np.ones(3, np.float32))
     >>> data = model_bytes(graph)
     >>> size = int.from_bytes(data[24:32], "little")
-    >>> decode_graph(data[128 : 128 + size], 12, Source("one.rrm")).extents
-    (Extent(name='w', byte_offset=0, byte_size=12),)
+    >>> decode_graph(data[128 : 128 + size], 12, Source("one.rrm")).placement.constants
+    (Extent(name='w', dtype='float32', shape=(3,), byte_offset=0, byte_size=12),)
     """
     verify_buffer(section, source, unknown_fields=unknown_fields)
-    return _Decoder(fbs.Graph.GetRootAs(section, 0), source).decode(weights_size)
+    decoded = _Decoder(fbs.Graph.GetRootAs(section, 0), source, unknown_fields).decode()
+    check_placement(decoded.placement, weights_size, source, more_arrays=unknown_fields)
+    return decoded
 
 
 def operator_version(op: str) -> int:
@@ -119,71 +116,83 @@ def operator_version(op: str) -> int:
 class _Decoder:
     """Reads a verified buffer; holds what every check needs."""
 
-    def __init__(self, root: Any, source: Source) -> None:
+    def __init__(self, root: Any, source: Source, newer: bool) -> None:
         self.root = root
         self.source = source
+        self.newer = newer
+        self.shapes = ShapeReader(root, source)
         self.names: list[str] = []
+        self.values: dict[str, Value] = {}
+        self.value_bytes = 0
 
     def fail(self, place: str, problem: str) -> NoReturn:
         raise self.source.damaged(f"section GRAPH, {place}", problem)
 
-    def decode(self, weights_size: int) -> DecodedGraph:
+    def decode(self) -> DecodedGraph:
         root = self.root
-        dim_names = self.unique(
-            (self.name(root.DimNames(i), f"dim_names[{i}]") for i in range(root.DimNamesLength())),
-            "dim_names",
-        )
-        values = [self.value(root.Values(i), dim_names, f"values[{i}]") for i in range(root.ValuesLength())]
+        values = [self.value(root.Values(i), f"values[{i}]") for i in range(root.ValuesLength())]
+        self.shapes.check_all_used()
         self.names = self.unique((value.name for value in values), "values")
+        self.values = dict(zip(self.names, values, strict=True))
+        inputs = [root.Inputs(i) for i in range(root.InputsLength())]
         graph = Graph(
             name=self.name(root.Name(), "name"),
-            inputs=self.indexed(root.InputsAsNumpy(), "inputs"),
-            outputs=self.indexed(root.OutputsAsNumpy(), "outputs"),
+            inputs=self.unique((self.indexed([entry.Value()], "inputs")[0] for entry in inputs), "inputs"),
+            outputs=self.indexed(root.OutputsAsNumpy().tolist(), "outputs"),
             nodes=[self.node(root.Nodes(i), f"nodes[{i}]") for i in range(root.NodesLength())],
-            values=dict(zip(self.names, values, strict=True)),
+            values=self.values,
             metadata=self.metadata(),
+            maxima=self.shapes.maxima,
         )
-        extents = [
-            self.extent(root.Constants(i), values, weights_size, f"constants[{i}]")
-            for i in range(root.ConstantsLength())
-        ]
-        self.unique((extent.name for extent in extents), "constants")
-        self.check_overlap(extents)
-        return DecodedGraph(graph, tuple(extents))
+        if name := unsolved_name(self.values[name].shape for name in graph.inputs):
+            self.fail("inputs", f"none of them gives the size of {name!r} alone")
+        vocabulary = input_vocabulary(graph)
+        for i, (name, entry) in enumerate(zip(graph.inputs, inputs, strict=True)):
+            self.semantics(graph, name, vocabulary.get(name, NO_VOCABULARY), entry, f"inputs[{i}]")
+        constants = tuple(self.constant(root.Constants(i), f"constants[{i}]") for i in range(root.ConstantsLength()))
+        self.unique((*graph.inputs, *(extent.name for extent in constants)), "inputs and constants")
+        return DecodedGraph(graph, *self.sample(constants))
 
-    def value(self, table: Any, dim_names: list[str], place: str) -> Value:
+    def value(self, table: Any, place: str) -> Value:
         name = self.name(table.Name(), f"{place}.name")
         code = table.Dtype()
         if code not in _DTYPE_NAMES:
             self.fail(f"{place}.dtype", f"code {code} of {name!r}, known: {sorted(_DTYPE_NAMES)}")
-        rank = table.ShapeLength()
-        if rank > MAX_RANK:
-            self.fail(f"{place}.shape", f"{rank} dimensions of {name!r}, at most {MAX_RANK} are allowed")
-        shape = tuple(self.dim(table.Shape(i), dim_names, f"{place}.shape[{i}]") for i in range(rank))
         dtype = _DTYPE_NAMES[code]
-        # Zeros count as ones: the other dimensions must stay within what an array may have.
-        if DTYPES[dtype].itemsize * _product(max(_extent(dim), 1) for dim in shape) > MAX_VALUE_BYTES:
-            self.fail(f"{place}.shape", f"{name!r} has more than {MAX_VALUE_BYTES} bytes")
+        shape = self.shapes.shape(table.ShapeAsNumpy().tolist(), f"{place}.shape")
+        self.count(dtype, shape, f"{place}.shape")
         return Value(name, dtype, shape)
 
-    def dim(self, struct: Any, dim_names: list[str], place: str) -> int | Dim:
-        size, scale, name = struct.Size(), struct.Scale(), struct.Name()
-        if name == 0:
-            if size < 0 or scale != 1:
-                self.fail(place, f"fixed dimension with size {size} and scale {scale}")
-            return int(size)
-        if name > len(dim_names):
-            self.fail(place, f"dimension name {name} of {len(dim_names)}")
-        if size != 0 or scale < 1:
-            self.fail(place, f"named dimension with size {size} and scale {scale}")
-        return Dim(dim_names[name - 1], int(scale))
+    def count(self, dtype: str, shape: Shape, place: str) -> None:
+        """Add up the bytes that the values take, so that no small file can stand for a huge model."""
+        self.value_bytes += DTYPES[dtype].itemsize * least_elements(shape)
+        if self.value_bytes > MAX_VALUES_BYTES:
+            self.fail(place, f"the values up to this one have more than {MAX_VALUES_BYTES} bytes")
+
+    def semantics(self, graph: Graph, name: str, vocabulary: int, table: Any, place: str) -> None:
+        """Check what the file says of an input's ids against the graph, and take over its unknown row."""
+        # A newer minor version may know more ways by which an id comes to its table.
+        if table.Vocabulary() != vocabulary and not self.newer:
+            self.fail(f"{place}.vocabulary", f"{table.Vocabulary()} of {name!r}, its tables have {vocabulary} rows")
+        policy, row = table.OutOfRange(), table.UnknownRow()
+        if policy == fbs.OutOfRange.UnknownRow:
+            if row >= vocabulary:
+                ids = f"{vocabulary} rows" if vocabulary >= 0 else "no table that its ids reach unchanged"
+                self.fail(f"{place}.unknown_row", f"row {row} of {name!r}, which has {ids}")
+            graph.unknown_rows[name] = row
+        elif policy != fbs.OutOfRange.Raise:
+            self.fail(f"{place}.out_of_range", f"policy {policy} of {name!r}, known: 1 (raise), 2 (unknown row)")
+        elif row:
+            self.fail(f"{place}.unknown_row", f"row {row} of {name!r}, which has no unknown row")
 
     def node(self, table: Any, place: str) -> Node:
         op = self.identifier(table.Op(), f"{place}.op")
+        name = self.name(table.Name(), f"{place}.name")
         if (version := table.OpVersion()) != (known := operator_version(op)):
+            way_out = "update it" if version > known else "convert the source model again"
             raise ModelFileError(
-                f"{self.source.name}: section GRAPH, {place}: version {version} of operator {op}, but this "
-                f"rerank-sdk knows version {known}; update it, or convert the source model again"
+                f"{self.source.name}: section GRAPH, {place}: node {name!r} has version {version} of operator {op}, "
+                f"but this rerank-sdk knows version {known}; {way_out}"
             )
         attributes = dict(
             self.attribute(table.Attributes(i), f"{place}.attributes[{i}]") for i in range(table.AttributesLength())
@@ -192,9 +201,9 @@ class _Decoder:
             self.fail(f"{place}.attributes", "a name stands twice")
         return Node(
             op=op,
-            name=self.name(table.Name(), f"{place}.name"),
-            inputs=tuple(self.indexed(table.InputsAsNumpy(), f"{place}.inputs")),
-            outputs=tuple(self.indexed(table.OutputsAsNumpy(), f"{place}.outputs")),
+            name=name,
+            inputs=tuple(self.indexed(table.InputsAsNumpy().tolist(), f"{place}.inputs")),
+            outputs=tuple(self.indexed(table.OutputsAsNumpy().tolist(), f"{place}.outputs")),
             attributes=attributes,
         )
 
@@ -205,33 +214,35 @@ class _Decoder:
         accessor.Init(content.Bytes, content.Pos)
         return name, plain(accessor)
 
-    def extent(self, table: Any, values: list[Value], weights_size: int, place: str) -> Extent:
-        index, offset, size = table.Value(), table.ByteOffset(), table.ByteSize()
-        if index >= len(values):
-            self.fail(place, f"value {index} of {len(values)}")
-        value = values[index]
-        if any(isinstance(dim, Dim) for dim in value.shape):
+    def constant(self, table: Any, place: str) -> Extent:
+        value = self.values[self.indexed([table.Value()], place)[0]]
+        shape = tuple(dim for dim in value.shape if not isinstance(dim, Dim))
+        if len(shape) != len(value.shape):
             self.fail(place, f"constant {value} has no fixed shape")
-        needed = DTYPES[value.dtype].itemsize * _product(_extent(dim) for dim in value.shape)
-        if size != needed:
-            self.fail(place, f"constant {value} has {size} bytes, expected {needed}")
-        if offset % ALIGNMENT:
-            self.fail(place, f"constant {value.name!r} at byte {offset}, not {ALIGNMENT}-byte aligned")
-        if offset + size > weights_size:
-            self.fail(
-                place,
-                f"constant {value.name!r} at bytes {offset} to {offset + size} of {weights_size} in WEIGHTS",
-            )
-        return Extent(value.name, offset, size)
+        return Extent(value.name, value.dtype, shape, table.ByteOffset(), table.ByteSize())
 
-    def check_overlap(self, extents: list[Extent]) -> None:
-        end, before = 0, ""
-        for extent in sorted(extents, key=lambda extent: (extent.byte_offset, extent.byte_size)):
-            if extent.byte_size == 0:
-                continue
-            if extent.byte_offset < end:
-                self.fail("constants", f"{before!r} and {extent.name!r} overlap")
-            end, before = extent.byte_offset + extent.byte_size, extent.name
+    def sample(self, constants: tuple[Extent, ...]) -> tuple[Placement, float | None]:
+        """Read where the sample's arrays stand; what they hold is checked once they are mapped."""
+        if (count := self.root.SamplesLength()) > 1:
+            self.fail("samples", f"{count} samples, at most 1 is allowed")
+        if not count:
+            return Placement(constants), None
+        table, place = self.root.Samples(0), "samples[0]"
+        inputs = tuple(self.sample_array(table.Inputs(i), f"{place}.inputs[{i}]") for i in range(table.InputsLength()))
+        outputs = tuple(
+            self.sample_array(table.Outputs(i), f"{place}.outputs[{i}]") for i in range(table.OutputsLength())
+        )
+        self.unique((extent.name for extent in inputs), f"{place}.inputs")
+        self.unique((extent.name for extent in outputs), f"{place}.outputs")
+        return Placement(constants, inputs, outputs), table.Tolerance()
+
+    def sample_array(self, table: Any, place: str) -> Extent:
+        value = self.values[self.indexed([table.Value()], place)[0]]
+        shape = tuple(table.ShapeAsNumpy().tolist())
+        if len(shape) > MAX_RANK or min(shape, default=0) < 0:
+            self.fail(f"{place}.shape", f"{shape[: MAX_RANK + 1]} of {value.name!r}, expected sizes of at least 0")
+        self.count(value.dtype, shape, f"{place}.shape")
+        return Extent(value.name, value.dtype, shape, table.ByteOffset(), table.ByteSize())
 
     def metadata(self) -> dict[str, str]:
         entries = [self.root.Metadata(i) for i in range(self.root.MetadataLength())]
@@ -256,9 +267,8 @@ class _Decoder:
             self.fail(place, f"{name[:160]!r} is no identifier (letters, digits and _ . : -, at most 128)")
         return name
 
-    def indexed(self, indices: Any, place: str) -> list[str]:
+    def indexed(self, numbers: list[int], place: str) -> list[str]:
         names = self.names
-        numbers = indices.tolist()
         if numbers and max(numbers) >= len(names):
             self.fail(place, f"value {max(numbers)} of {len(names)}")
         return [names[number] for number in numbers]
@@ -269,17 +279,6 @@ class _Decoder:
             name, count = Counter(found).most_common(1)[0]
             self.fail(place, f"{name!r} stands {count} times")
         return found
-
-
-def _extent(dim: int | Dim) -> int:
-    return dim.scale if isinstance(dim, Dim) else dim
-
-
-def _product(numbers: Iterable[int]) -> int:
-    total = 1
-    for number in numbers:
-        total *= number
-    return total
 
 
 def _strings(accessor: Any) -> tuple[str, ...]:

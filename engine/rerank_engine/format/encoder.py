@@ -11,16 +11,18 @@ import flatbuffers
 import numpy as np
 
 from rerank_engine.errors import GraphError
-from rerank_engine.format.decoder import DTYPE_CODES, Extent, operator_version
+from rerank_engine.format.arrays import Extent, Placement
+from rerank_engine.format.decoder import DTYPE_CODES, NO_VOCABULARY, operator_version
 from rerank_engine.format.generated import model_generated as fbs
 from rerank_engine.format.verifier import FILE_IDENTIFIER
-from rerank_engine.graph import Dim, Graph, Node, Value
+from rerank_engine.graph import Dim, Graph, Node, Value, names_in
+from rerank_engine.semantics import input_vocabulary
 
 _INT64 = range(-(2**63), 2**63)
-_UINT32 = range(2**32)
+_UINT64 = range(2**64)
 
 
-def encode_graph(graph: Graph, order: Sequence[str], extents: Sequence[Extent]) -> bytes:
+def encode_graph(graph: Graph, order: Sequence[str], placement: Placement) -> bytes:
     """Write the GRAPH section.
 
     Parameters
@@ -29,8 +31,8 @@ def encode_graph(graph: Graph, order: Sequence[str], extents: Sequence[Extent]) 
         A graph that verifies.
     order
         Every value's name, in the order in which the file numbers them.
-    extents
-        Where the constants' bytes stand in WEIGHTS.
+    placement
+        Where the arrays' bytes stand in WEIGHTS.
 
     Raises
     ------
@@ -41,10 +43,10 @@ def encode_graph(graph: Graph, order: Sequence[str], extents: Sequence[Extent]) 
     --------
     >>> graph = Graph("same", inputs=["x"], outputs=["x"])
     >>> graph.values["x"] = Value("x", "float32", (Dim("N"), 3))
-    >>> encode_graph(graph, ["x"], [])[4:8]
-    b'RRM1'
+    >>> encode_graph(graph, ["x"], Placement())[4:8]
+    b'RRM2'
     """
-    return _Encoder(graph, order).encode(extents)
+    return _Encoder(graph, order).encode(placement)
 
 
 class _Encoder:
@@ -56,28 +58,33 @@ class _Encoder:
         self.numbering = {name: number for number, name in enumerate(names)}
         self.builder = flatbuffers.Builder(4096)
         self.builder.ForceDefaults(True)
-        self.dim_names = sorted(
-            {dim.name for value in graph.values.values() for dim in value.shape if isinstance(dim, Dim)}
-        )
+        shapes = [graph.values[name].shape for name in names]
+        self.dimensions = list(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, Dim)))
+        self.dimension_names = sorted(names_in(self.dimensions))
 
-    def encode(self, extents: Sequence[Extent]) -> bytes:
+    def encode(self, placement: Placement) -> bytes:
         graph, builder = self.graph, self.builder
+        vocabulary = input_vocabulary(graph)
         metadata = self.tables([self.metadata(key, graph.metadata[key]) for key in sorted(graph.metadata, key=str)])
-        constants = self.tables([self.constant(extent) for extent in extents])
+        samples = self.tables([self.sample(placement, graph.sample.tolerance)] if graph.sample else [])
+        constants = self.tables([self.constant(extent) for extent in placement.constants])
         nodes = self.tables([self.node(node) for node in graph.nodes])
         outputs = self.indices(graph.outputs)
-        inputs = self.indices(graph.inputs)
+        inputs = self.tables([self.input(name, vocabulary.get(name, NO_VOCABULARY)) for name in graph.inputs])
         values = self.tables([self.value(graph.values[name]) for name in self.names])
-        dim_names = self.tables([self.text(name, "dimension name") for name in self.dim_names])
+        dimensions = self.tables([self.dimension(dim) for dim in self.dimensions])
+        dimension_names = self.tables([self.dimension_name(name) for name in self.dimension_names])
         name = self.text(graph.name, "graph name")
         fbs.GraphStart(builder)
         fbs.GraphAddName(builder, name)
-        fbs.GraphAddDimNames(builder, dim_names)
+        fbs.GraphAddDimensionNames(builder, dimension_names)
+        fbs.GraphAddDimensions(builder, dimensions)
         fbs.GraphAddValues(builder, values)
         fbs.GraphAddInputs(builder, inputs)
         fbs.GraphAddOutputs(builder, outputs)
         fbs.GraphAddNodes(builder, nodes)
         fbs.GraphAddConstants(builder, constants)
+        fbs.GraphAddSamples(builder, samples)
         fbs.GraphAddMetadata(builder, metadata)
         builder.Finish(fbs.GraphEnd(builder), file_identifier=FILE_IDENTIFIER)
         return bytes(builder.Output())
@@ -102,12 +109,31 @@ class _Encoder:
     def indices(self, names: Sequence[str]) -> int:
         return self.numbers([self.numbering[name] for name in names], np.uint32)
 
+    def dimension_name(self, name: str) -> int:
+        builder = self.builder
+        text = self.text(name, "dimension name")
+        fbs.DimensionNameStart(builder)
+        fbs.DimensionNameAddName(builder, text)
+        fbs.DimensionNameAddMaximum(builder, self.whole(self.graph.maxima.get(name, 0), f"maximum of {name!r}"))
+        return int(fbs.DimensionNameEnd(builder))
+
+    def dimension(self, dim: Dim) -> int:
+        builder = self.builder
+        terms = []
+        for names, coefficient in dim.terms:
+            indices = self.numbers([self.dimension_names.index(name) for name in names], np.uint32)
+            fbs.TermStart(builder)
+            fbs.TermAddCoefficient(builder, coefficient)
+            fbs.TermAddNames(builder, indices)
+            terms.append(int(fbs.TermEnd(builder)))
+        content = self.tables(terms)
+        fbs.DimensionStart(builder)
+        fbs.DimensionAddTerms(builder, content)
+        return int(fbs.DimensionEnd(builder))
+
     def value(self, value: Value) -> int:
         builder = self.builder
-        builder.StartVector(16, len(value.shape), 8)
-        for dim in reversed(value.shape):
-            fbs.CreateDim(builder, *self.dim(dim, value))
-        shape = builder.EndVector()
+        shape = self.numbers([self.dim(dim, value) for dim in value.shape], np.int64)
         name = self.text(value.name, "value name")
         fbs.ValueStart(builder)
         fbs.ValueAddName(builder, name)
@@ -115,18 +141,34 @@ class _Encoder:
         fbs.ValueAddShape(builder, shape)
         return int(fbs.ValueEnd(builder))
 
-    def dim(self, dim: int | Dim, value: Value) -> tuple[int, int, int]:
-        """Size, scale and name of a dimension, as the schema's struct holds them."""
+    def dim(self, dim: int | Dim, value: Value) -> int:
+        """A dimension as the file counts: a size, or -1 minus the index of an expression."""
+        if isinstance(dim, Dim):
+            return -1 - self.dimensions.index(dim)
         try:
-            if isinstance(dim, Dim):
-                size, scale, name = 0, index(dim.scale), 1 + self.dim_names.index(dim.name)
-            else:
-                size, scale, name = index(dim), 1, 0
+            size = index(dim)
         except TypeError:
             raise GraphError(f"value {value}: dimension {dim!r} is no integer") from None
-        if size not in _INT64 or scale not in _UINT32:
+        if size not in _INT64:
             raise GraphError(f"value {value}: dimension {dim} is too large for the file")
-        return size, scale, name
+        return size
+
+    def whole(self, number: Any, what: str) -> int:
+        """A number of at least 0 that the file can hold."""
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or int(number) not in _UINT64:
+            raise GraphError(f"{what} is {number!r}, expected an integer of at least 0")
+        return int(number)
+
+    def input(self, name: str, vocabulary: int) -> int:
+        builder = self.builder
+        row = self.graph.unknown_rows.get(name)
+        policy = fbs.OutOfRange.Raise if row is None else fbs.OutOfRange.UnknownRow
+        fbs.InputStart(builder)
+        fbs.InputAddValue(builder, self.numbering[name])
+        fbs.InputAddVocabulary(builder, vocabulary)
+        fbs.InputAddOutOfRange(builder, policy)
+        fbs.InputAddUnknownRow(builder, 0 if row is None else self.whole(row, f"unknown row of input {name!r}"))
+        return int(fbs.InputEnd(builder))
 
     def node(self, node: Node) -> int:
         builder = self.builder
@@ -184,6 +226,26 @@ class _Encoder:
         fbs.ConstantAddByteOffset(builder, extent.byte_offset)
         fbs.ConstantAddByteSize(builder, extent.byte_size)
         return int(fbs.ConstantEnd(builder))
+
+    def sample(self, placement: Placement, tolerance: float) -> int:
+        builder = self.builder
+        outputs = self.tables([self.sample_array(extent) for extent in placement.sample_outputs])
+        inputs = self.tables([self.sample_array(extent) for extent in placement.sample_inputs])
+        fbs.SampleStart(builder)
+        fbs.SampleAddInputs(builder, inputs)
+        fbs.SampleAddOutputs(builder, outputs)
+        fbs.SampleAddTolerance(builder, tolerance)
+        return int(fbs.SampleEnd(builder))
+
+    def sample_array(self, extent: Extent) -> int:
+        builder = self.builder
+        shape = self.numbers(extent.shape, np.int64)
+        fbs.SampleArrayStart(builder)
+        fbs.SampleArrayAddValue(builder, self.numbering[extent.name])
+        fbs.SampleArrayAddShape(builder, shape)
+        fbs.SampleArrayAddByteOffset(builder, extent.byte_offset)
+        fbs.SampleArrayAddByteSize(builder, extent.byte_size)
+        return int(fbs.SampleArrayEnd(builder))
 
     def metadata(self, key: str, text: str) -> int:
         builder = self.builder

@@ -6,13 +6,15 @@ offset  bytes  content
 0       8      magic ``\x89RRM\r\n\x1a\n``; like PNG's it breaks when a transfer treats the file as text
 8       4      format version: major (u16), minor (u16)
 12      4      header size: 128
-16      16     GRAPH: offset, size (u64 each); a FlatBuffers buffer, see ``model.fbs``
-32      16     WEIGHTS: offset, size (u64 each); 64-byte aligned, as is every constant in it
-48      8      size of the whole file
-56      32     SHA-256 of everything after the header: the identity of the model
-88      36     reserved, zero
+16      48     GRAPH: offset, size (u64 each), SHA-256; a FlatBuffers buffer, see ``model.fbs``
+64      48     WEIGHTS: offset, size (u64 each), SHA-256; 64-byte aligned, as is every array in it
+112     8      size of the whole file
+120     4      reserved, zero
 124     4      CRC-32 of the 124 bytes before
 ======  =====  ==========================================================================================
+
+The identity of a model, its content hash, is the SHA-256 of the two sections' hashes, one after the other: between
+the sections there are only zeros, so it stands for every byte behind the header.
 
 Magic, version and header size keep their places in every version, and the header always ends in the CRC-32 of
 what stands before it, so that a reader can tell a newer file from a damaged one.
@@ -20,19 +22,20 @@ what stands before it, so that a reader can tell a newer file from a damaged one
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rerank_engine.errors import ModelFileError
 
 MAGIC = b"\x89RRM\r\n\x1a\n"
-MAJOR_VERSION = 1
+MAJOR_VERSION = 2
 MINOR_VERSION = 0
 HEADER_SIZE = 128
 ALIGNMENT = 64
-"""Of the WEIGHTS section and of each constant in it, in bytes: one cache line, one AVX-512 register."""
+"""Of the WEIGHTS section and of each array in it, in bytes: one cache line, one AVX-512 register."""
 
 MAX_HEADER_SIZE = 4096
 """No version will have a larger header; it bounds what is read before the header is trusted."""
@@ -41,9 +44,9 @@ MAX_GRAPH_SIZE = 64 * 1024 * 1024
 """Largest GRAPH section in bytes. Arrays live in WEIGHTS, so only damage makes it larger."""
 
 _PREFIX = struct.Struct("<8sHHI")
-_BODY = struct.Struct("<8sHHIQQQQQ32s36s")
+_BODY = struct.Struct("<QQ32sQQ32sQ4s")
 _CHECKSUM = struct.Struct("<I")
-_RESERVED = bytes(36)
+_RESERVED = bytes(4)
 _REMEDY = "it is damaged or was cut short: copy or save it again"
 
 
@@ -74,23 +77,31 @@ class Header:
     ----------
     graph_offset, graph_size
         Bytes of the GRAPH section.
+    graph_sha256
+        32 bytes: SHA-256 of that section.
     weights_offset, weights_size
         Bytes of the WEIGHTS section.
+    weights_sha256
+        32 bytes: SHA-256 of that section.
     file_size
         Bytes of the whole file.
-    content_sha256
-        32 bytes: SHA-256 of everything after the header.
     minor_version
         Of the format, as written.
     """
 
     graph_offset: int
     graph_size: int
+    graph_sha256: bytes
     weights_offset: int
     weights_size: int
+    weights_sha256: bytes
     file_size: int
-    content_sha256: bytes
     minor_version: int = MINOR_VERSION
+
+    @property
+    def content_sha256(self) -> bytes:
+        """The identity of the model: 32 bytes, which depend on every byte behind the header."""
+        return hashlib.sha256(self.graph_sha256 + self.weights_sha256).digest()
 
     @property
     def is_newer(self) -> bool:
@@ -107,40 +118,38 @@ def aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def layout(graph_size: int, weights_size: int, content_sha256: bytes) -> Header:
+def layout(graph_size: int, weights_size: int, graph_sha256: bytes, weights_sha256: bytes) -> Header:
     """Place the sections: GRAPH behind the header, WEIGHTS at the next aligned byte, then the end.
 
-    >>> layout(200, 1000, bytes(32)).weights_offset
+    >>> layout(200, 1000, bytes(32), bytes(32)).weights_offset
     384
     """
     weights_offset = aligned(HEADER_SIZE + graph_size)
     return Header(
         graph_offset=HEADER_SIZE,
         graph_size=graph_size,
+        graph_sha256=graph_sha256,
         weights_offset=weights_offset,
         weights_size=weights_size,
+        weights_sha256=weights_sha256,
         file_size=weights_offset + weights_size,
-        content_sha256=content_sha256,
     )
 
 
 def pack_header(header: Header) -> bytes:
     """Write the 128 bytes.
 
-    >>> len(pack_header(layout(200, 1000, bytes(32))))
+    >>> len(pack_header(layout(200, 1000, bytes(32), bytes(32))))
     128
     """
-    body = _BODY.pack(
-        MAGIC,
-        MAJOR_VERSION,
-        header.minor_version,
-        HEADER_SIZE,
+    body = _PREFIX.pack(MAGIC, MAJOR_VERSION, header.minor_version, HEADER_SIZE) + _BODY.pack(
         header.graph_offset,
         header.graph_size,
+        header.graph_sha256,
         header.weights_offset,
         header.weights_size,
+        header.weights_sha256,
         header.file_size,
-        header.content_sha256,
         _RESERVED,
     )
     return body + _CHECKSUM.pack(zlib.crc32(body))
@@ -165,7 +174,7 @@ def parse_header(start: bytes, actual_size: int, source: Source) -> Header:
 
     Examples
     --------
-    >>> header = layout(200, 1000, bytes(32))
+    >>> header = layout(200, 1000, bytes(32), bytes(32))
     >>> parse_header(pack_header(header), header.file_size, Source("din.rrm")) == header
     True
     """
@@ -181,12 +190,10 @@ def parse_header(start: bytes, actual_size: int, source: Source) -> Header:
         raise _other_version(major, minor, source)
     if header_size != HEADER_SIZE:
         raise source.damaged("header", f"header size {header_size}, expected {HEADER_SIZE}")
-    _, _, _, _, graph_offset, graph_size, weights_offset, weights_size, file_size, digest, reserved = _BODY.unpack_from(
-        start
-    )
+    *facts, reserved = _BODY.unpack_from(start, _PREFIX.size)
     if reserved != _RESERVED:
         raise source.damaged("header", "reserved bytes are not zero")
-    header = Header(graph_offset, graph_size, weights_offset, weights_size, file_size, digest, minor)
+    header = replace(Header(*facts), minor_version=minor)
     _check_sections(header, actual_size, source)
     return header
 
@@ -229,7 +236,7 @@ def _check_sections(header: Header, actual_size: int, source: Source) -> None:
         raise source.damaged(
             "header", f"section GRAPH has {header.graph_size} bytes, at most {MAX_GRAPH_SIZE} are allowed"
         )
-    expected = layout(header.graph_size, header.weights_size, header.content_sha256)
+    expected = layout(header.graph_size, header.weights_size, header.graph_sha256, header.weights_sha256)
     for name in ("graph_offset", "weights_offset", "file_size"):
         if getattr(header, name) != getattr(expected, name):
             raise source.damaged("header", f"{name} is {getattr(header, name)}, expected {getattr(expected, name)}")

@@ -1,7 +1,8 @@
 """Read a ``.rrm`` file: map it, check everything, and hand out a graph whose constants are views of the map.
 
-The checks, in order: magic, checksum of the header, version, lengths, SHA-256 of the content, the structure
-of the GRAPH section (:mod:`.verifier`), its meaning (:mod:`.decoder`), and the graph's own rules. A file
+The checks, in order: magic, checksum of the header, version, lengths, SHA-256 of each section, the structure
+of the GRAPH section (:mod:`.verifier`), its meaning (:mod:`.decoder`), the graph's own rules, and those of the
+stored sample. No memory is taken for a size that the file merely states: arrays are views of what is there. A file
 that passes cannot make a later stage read outside of it. The map stays valid while the file is not changed
 in place, which :func:`~rerank_engine.format.write_model` never does.
 """
@@ -15,20 +16,14 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import GraphError, ModelFileError
-from rerank_engine.format.decoder import Extent, decode_graph
-from rerank_engine.format.layout import (
-    ALIGNMENT,
-    HEADER_SIZE,
-    MAX_HEADER_SIZE,
-    Header,
-    Source,
-    parse_header,
-)
-from rerank_engine.graph import DTYPES, Graph, Value
+from rerank_engine.format.arrays import aligned_copy, view_arrays
+from rerank_engine.format.decoder import DecodedGraph, decode_graph
+from rerank_engine.format.layout import MAX_HEADER_SIZE, Header, Source, parse_header
+from rerank_engine.format.sample import verify_sample
+from rerank_engine.graph import Graph, Sample
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 """A path, or the content of a model file."""
@@ -42,13 +37,13 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
     source
         A path, which is memory-mapped, or the bytes of a file, which are copied.
     verify_hash
-        Check the SHA-256 of the content. Without it the file must still be well-formed, but changed weights
+        Check the SHA-256 of both sections. Without it the file must still be well-formed, but changed weights
         go unnoticed; only for files whose hash was checked before.
 
     Returns
     -------
     Graph
-        Its constants are read-only and 64-byte aligned; with a path they are views that keep the map alive.
+        Its constants and sample are read-only and 64-byte aligned; with a path they are views that keep the map alive.
 
     Raises
     ------
@@ -58,6 +53,7 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from rerank_engine.format import model_bytes
     >>> graph = Graph("one", outputs=["w"])
     >>> _ = graph.add_constant("w", np.ones(2, np.float32))
@@ -76,13 +72,11 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
     decoded = decode_graph(section, header.weights_size, content.source, unknown_fields=header.is_newer)
     weights = buffer[header.weights_offset :]
     if not content.mapped:
-        weights = _aligned_copy(weights)
-    graph = decoded.graph
-    for extent in decoded.extents:
-        value = graph.values[extent.name]
-        graph.constants[extent.name] = _view(weights, extent, value, content.source)
+        weights = aligned_copy(weights)
+    graph = _complete(decoded, view_arrays(weights, decoded.placement, content.source))
     try:
         graph.verify()
+        verify_sample(graph)
     except GraphError as error:
         raise content.source.damaged("section GRAPH", str(error)) from None
     return graph
@@ -91,7 +85,7 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
 def content_hash(source: ModelSource) -> str:
     """Return the content hash that a model file states: hex SHA-256, the identity of the model.
 
-    Only the header is read and checked; :func:`read_model` checks that the content has this hash.
+    Only the header is read and checked; :func:`read_model` checks that the sections have its hashes.
 
     Raises
     ------
@@ -100,6 +94,7 @@ def content_hash(source: ModelSource) -> str:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from rerank_engine.format import model_bytes
     >>> graph = Graph("one", outputs=["w"])
     >>> _ = graph.add_constant("w", np.ones(3, np.float32))
@@ -144,29 +139,26 @@ def _check_content(buffer: memoryview, header: Header, source: Source, *, verify
     if any(buffer[header.graph_offset + header.graph_size : header.weights_offset]):
         raise source.damaged("padding after section GRAPH", "bytes are not zero")
     if verify_hash:
-        digest = hashlib.sha256(buffer[HEADER_SIZE:]).digest()
-        if digest != header.content_sha256:
-            raise source.damaged(
-                "content", f"SHA-256 is {digest.hex()}, the header states {header.content_sha256.hex()}"
-            )
+        graph_end, weights_end = header.graph_offset + header.graph_size, header.weights_offset + header.weights_size
+        _check_hash(buffer[header.graph_offset : graph_end], header.graph_sha256, "section GRAPH", source)
+        _check_hash(buffer[header.weights_offset : weights_end], header.weights_sha256, "section WEIGHTS", source)
 
 
-def _aligned_copy(data: memoryview) -> memoryview:
-    room = np.empty(data.nbytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    copy = room[start : start + data.nbytes]
-    copy[:] = np.frombuffer(data, np.uint8)
-    return copy.data.toreadonly()
+def _check_hash(section: memoryview, stated: bytes, place: str, source: Source) -> None:
+    found = hashlib.sha256(section)
+    if found.digest() != stated:
+        raise source.damaged(place, f"SHA-256 is {found.hexdigest()}, the header states {stated.hex()}")
 
 
-def _view(weights: memoryview, extent: Extent, value: Value, source: Source) -> NDArray[Any]:
-    shape = tuple(dim for dim in value.shape if isinstance(dim, int))
-    if extent.byte_size == 0:
-        # A view of no bytes would need a place even where the section is empty.
-        array = np.empty(shape, DTYPES[value.dtype])
-        array.flags.writeable = False
-        return array
-    array = np.ndarray(shape, DTYPES[value.dtype], buffer=weights, offset=extent.byte_offset)
-    if value.dtype == "bool" and array.view(np.uint8).max() > 1:
-        raise source.damaged("section WEIGHTS", f"bool constant {value.name!r} holds bytes other than 0 and 1")
-    return array
+def _complete(decoded: DecodedGraph, arrays: list[NDArray[Any]]) -> Graph:
+    """Put the arrays into the graph."""
+    graph, placement = decoded.graph, decoded.placement
+    waiting = iter(arrays)
+    constants, inputs, outputs = (
+        {extent.name: next(waiting) for extent in group}
+        for group in (placement.constants, placement.sample_inputs, placement.sample_outputs)
+    )
+    graph.constants = constants
+    if decoded.tolerance is not None:
+        graph.sample = Sample(inputs, outputs, decoded.tolerance)
+    return graph

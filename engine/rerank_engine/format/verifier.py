@@ -20,10 +20,10 @@ from rerank_engine.format.layout import Source
 MAX_DEPTH = 16
 """Deepest nesting of tables."""
 
-MAX_TABLES = 1_000_000
+MAX_TABLES = 300_000
 """Most tables in one buffer."""
 
-FILE_IDENTIFIER = b"RRM1"
+FILE_IDENTIFIER = b"RRM2"
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
@@ -38,14 +38,6 @@ class Scalar:
 
     width: int
     largest: int | None = None
-
-
-@dataclass(frozen=True)
-class Struct:
-    """Inline bytes without offsets."""
-
-    width: int
-    alignment: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ class Union:
 class Vector:
     """A counted sequence."""
 
-    of: Scalar | Struct | Text | Table
+    of: Scalar | Text | Table
 
 
 Kind = Scalar | Text | Table | Union | Vector
@@ -84,7 +76,10 @@ _TEXT = Text()
 _INDICES = Vector(_U32_KIND)
 
 MODEL_SCHEMA: Schema = {
-    "Value": {"name": _TEXT, "dtype": _U8, "shape": Vector(Struct(16, 8))},
+    "DimensionName": {"name": _TEXT, "maximum": _U64},
+    "Term": {"coefficient": _U64, "names": _INDICES},
+    "Dimension": {"terms": Vector(Table("Term"))},
+    "Value": {"name": _TEXT, "dtype": _U8, "shape": Vector(_U64)},
     "BoolAttribute": {"value": _BOOL},
     "IntAttribute": {"value": _U64},
     "FloatAttribute": {"value": _U64},
@@ -116,16 +111,21 @@ MODEL_SCHEMA: Schema = {
         "outputs": _INDICES,
         "attributes": Vector(Table("Attribute")),
     },
+    "Input": {"value": _U32_KIND, "vocabulary": _U64, "out_of_range": _U8, "unknown_row": _U64},
     "Constant": {"value": _U32_KIND, "byte_offset": _U64, "byte_size": _U64},
+    "SampleArray": {"value": _U32_KIND, "shape": Vector(_U64), "byte_offset": _U64, "byte_size": _U64},
+    "Sample": {"inputs": Vector(Table("SampleArray")), "outputs": Vector(Table("SampleArray")), "tolerance": _U64},
     "Metadata": {"key": _TEXT, "value": _TEXT},
     "Graph": {
         "name": _TEXT,
-        "dim_names": Vector(_TEXT),
+        "dimension_names": Vector(Table("DimensionName")),
+        "dimensions": Vector(Table("Dimension")),
         "values": Vector(Table("Value")),
-        "inputs": _INDICES,
+        "inputs": Vector(Table("Input")),
         "outputs": _INDICES,
         "nodes": Vector(Table("Node")),
         "constants": Vector(Table("Constant")),
+        "samples": Vector(Table("Sample")),
         "metadata": Vector(Table("Metadata")),
     },
 }
@@ -165,7 +165,7 @@ def verify_buffer(
     --------
     >>> verify_buffer(b"too short", Source("a.rrm"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    rerank_engine.errors.ModelFileError: a.rrm: section GRAPH, root: identifier b'shor', expected b'RRM1'; ...
+    rerank_engine.errors.ModelFileError: a.rrm: section GRAPH, root: identifier b'shor', expected b'RRM2'; ...
     """
     _Walker(buffer, source, schema, unknown_fields).root(root, identifier)
 
@@ -293,15 +293,14 @@ class _Walker:
         except UnicodeDecodeError as error:
             self.fail(path, f"text is not UTF-8: {error.reason} at byte {error.start}")
 
-    def vector(self, position: int, of: Scalar | Struct | Text | Table, path: str, depth: int) -> None:
-        width = of.width if isinstance(of, Scalar | Struct) else _U32_BYTES
-        alignment = of.alignment if isinstance(of, Struct) else width
+    def vector(self, position: int, of: Scalar | Text | Table, path: str, depth: int) -> None:
+        width = of.width if isinstance(of, Scalar) else _U32_BYTES
         self.inside(position, _U32_BYTES, _U32_BYTES, path)
         (count,) = _U32.unpack_from(self.buffer, position)
         start = position + _U32_BYTES
         self.inside(start, count * width, 1, path)
-        if start % alignment and count:
-            self.fail(path, f"elements at byte {start} are not {alignment}-byte aligned")
+        if start % width and count:
+            self.fail(path, f"elements at byte {start} are not {width}-byte aligned")
         self.spend(_U32_BYTES + count * width, path)
         if isinstance(of, Scalar):
             if of.largest is not None and max(self.buffer[start : start + count], default=0) > of.largest:

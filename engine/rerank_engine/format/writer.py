@@ -14,21 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import GraphError, ModelFileError
 from rerank_engine.files import write_atomically
-from rerank_engine.format.decoder import Extent, decode_graph
+from rerank_engine.format.arrays import Placement, place, plain_bytes, stored_parts
+from rerank_engine.format.decoder import decode_graph
 from rerank_engine.format.encoder import encode_graph
-from rerank_engine.format.layout import (
-    HEADER_SIZE,
-    MAX_GRAPH_SIZE,
-    Source,
-    aligned,
-    layout,
-    pack_header,
-)
+from rerank_engine.format.layout import HEADER_SIZE, MAX_GRAPH_SIZE, Source, layout, pack_header
+from rerank_engine.format.sample import verify_sample
 from rerank_engine.graph import Graph
 
 
@@ -38,9 +32,9 @@ class EncodedModel(NamedTuple):
     Attributes
     ----------
     content_hash
-        Hex SHA-256 of everything after the header.
+        Hex SHA-256, the identity of the model; see :mod:`.layout`.
     parts
-        The file's bytes in order: the header, the graph, then padding and views of the constants.
+        The file's bytes in order: the header, the graph, then padding and views of the arrays.
     """
 
     content_hash: str
@@ -74,6 +68,7 @@ def write_model(graph: Graph, path: str | os.PathLike[str]) -> str:
 
     Examples
     --------
+    >>> import numpy as np
     >>> import tempfile
     >>> from rerank_engine.format import read_model
     >>> graph = Graph("one", outputs=["w"])
@@ -104,6 +99,7 @@ def model_bytes(graph: Graph) -> bytes:
 
     Examples
     --------
+    >>> import numpy as np
     >>> graph = Graph("one", outputs=["w"])
     >>> _ = graph.add_constant("w", np.ones(3, np.float32))
     >>> model_bytes(graph)[:4]
@@ -122,30 +118,29 @@ def encode_model(graph: Graph) -> EncodedModel:
 
     Examples
     --------
+    >>> import numpy as np
     >>> graph = Graph("one", outputs=["w"])
     >>> _ = graph.add_constant("w", np.ones(3, np.float32))
     >>> len(encode_model(graph).content_hash)
     64
     """
     graph.verify()
+    verify_sample(graph)
     names = _numbered(graph)
-    arrays = {name: _plain_bytes(name, graph.constants[name]) for name in names if name in graph.constants}
-    extents = _placed(arrays)
-    weights_size = extents[-1].byte_offset + extents[-1].byte_size if extents else 0
-    section = encode_graph(graph, names, extents)
-    _check_readable(graph, section, weights_size)
+    constants = {name: graph.constants[name] for name in names if name in graph.constants}
+    inputs, outputs = _sample_arrays(graph)
+    placement = place(constants.items(), inputs.items(), outputs.items())
+    arrays = [plain_bytes(*pair) for group in (constants, inputs, outputs) for pair in group.items()]
+    section = encode_graph(graph, names, placement)
+    _check_readable(graph, section, placement)
 
-    header = layout(len(section), weights_size, bytes(32))
-    body: list[bytes | memoryview] = [section, bytes(header.weights_offset - HEADER_SIZE - len(section))]
-    end = 0
-    for extent in extents:
-        body += [bytes(extent.byte_offset - end), arrays[extent.name].data]
-        end = extent.byte_offset + extent.byte_size
+    weights = stored_parts(placement, arrays)
     digest = hashlib.sha256()
-    for part in body:
+    for part in weights:
         digest.update(part)
-    header = layout(len(section), weights_size, digest.digest())
-    return EncodedModel(digest.hexdigest(), (pack_header(header), *body))
+    header = layout(len(section), placement.byte_size, hashlib.sha256(section).digest(), digest.digest())
+    padding = bytes(header.weights_offset - HEADER_SIZE - len(section))
+    return EncodedModel(header.content_sha256.hex(), (pack_header(header), section, padding, *weights))
 
 
 def _numbered(graph: Graph) -> list[str]:
@@ -161,24 +156,15 @@ def _numbered(graph: Graph) -> list[str]:
     return list(order)
 
 
-def _plain_bytes(name: str, array: NDArray[Any]) -> NDArray[np.uint8]:
-    """View a constant as bytes in row-major order; only other layouts are copied."""
-    data = np.asarray(array, order="C").ravel().view(np.uint8)
-    if array.dtype.kind == "b" and data.max(initial=0) > 1:
-        raise GraphError(f"bool constant {name!r} holds bytes other than 0 and 1; make it with astype(bool)")
-    return data
+def _sample_arrays(graph: Graph) -> tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]:
+    """Inputs and outputs of the sample in the order of the graph's."""
+    if graph.sample is None:
+        return {}, {}
+    inputs, outputs = graph.sample.inputs, graph.sample.outputs
+    return {name: inputs[name] for name in graph.inputs}, {name: outputs[name] for name in graph.outputs}
 
 
-def _placed(arrays: Mapping[str, NDArray[np.uint8]]) -> list[Extent]:
-    """Give each constant its place in WEIGHTS."""
-    extents, end = [], 0
-    for name, data in arrays.items():
-        extents.append(Extent(name, aligned(end), data.nbytes))
-        end = extents[-1].byte_offset + data.nbytes
-    return extents
-
-
-def _check_readable(graph: Graph, section: bytes, weights_size: int) -> None:
+def _check_readable(graph: Graph, section: bytes, placement: Placement) -> None:
     source = Source(f"graph {graph.name!r} cannot be stored", remedy="change the graph and save it again")
     if len(section) > MAX_GRAPH_SIZE:
         raise GraphError(
@@ -186,6 +172,6 @@ def _check_readable(graph: Graph, section: bytes, weights_size: int) -> None:
             "are allowed; keep large attributes and metadata as constants"
         )
     try:
-        decode_graph(section, weights_size, source)
+        decode_graph(section, placement.byte_size, source)
     except ModelFileError as error:
         raise GraphError(str(error)) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError
 from rerank_engine.passes import run_passes
@@ -19,6 +21,7 @@ def convert(
     source: str | Path | Any,
     *,
     candidates: str | None = None,
+    constants: Mapping[str, NDArray[Any]] | None = None,
     expose_head: bool = False,
     skip_passes: Collection[str] = (),
 ) -> Model:
@@ -29,8 +32,10 @@ def convert(
     source
         Path of an ONNX file, or an ``onnx.ModelProto``.
     candidates
-        Name of the dimension that counts candidates, when the model has several named ones. By default the only
-        named dimension is taken.
+        Name of the dimension that counts candidates, when several named ones stand first in an input. By default
+        the only one is taken.
+    constants
+        Inputs that are fixed for good, with their values: a ``k``, axes, a shape.
     expose_head
         Add the output ``head_input``, (N, H) float32: what the last layer reads. Per-user learning needs it.
     skip_passes
@@ -61,7 +66,7 @@ def convert(
 
     if isinstance(source, str | Path) and not Path(source).exists():
         raise ConversionError(f"no such file: {source}")
-    graph = import_onnx(source, candidates)
+    graph = import_onnx(source, candidates, constants)
     graph.verify()
     if expose_head:
         graph = expose_last_layer(graph)

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.errors import ConversionError, GraphError, MissingExtraError, UnsupportedOperatorError
-from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Shape, Value, dtype_name, shape_text
+from rerank_engine.errors import ConversionError, GraphError, InputError, MissingExtraError, UnsupportedOperatorError
+from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Value, dtype_name, shape_attribute
 from rerank_engine.importers.shapes import ShapeValue
 from rerank_engine.ops import lookup
+from rerank_engine.reference import evaluate_node
 
 if TYPE_CHECKING:
     import onnx
 
-OLDEST_OPSET, NEWEST_OPSET = 7, 24
+OLDEST_OPSET = 7
 
-ONNX_DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool"}
+_MOST_COMPUTED = 4096
+"""Numbers that are computed while importing; larger constants are left to the passes."""
+
+ONNX_DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
 """ONNX element types that the engine has, and their names in the graph."""
 
 
-def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = None) -> Graph:
+def import_onnx(
+    source: str | Path | onnx.ModelProto,
+    candidates: str | None = None,
+    constants: Mapping[str, NDArray[Any]] | None = None,
+) -> Graph:
     """Read an ONNX model.
 
     Parameters
@@ -31,7 +54,9 @@ def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = N
     source
         Path or ``onnx.ModelProto``.
     candidates
-        Name of the candidate dimension; None takes the only named one.
+        Name of the candidate dimension; None takes the only one that stands first in an input.
+    constants
+        Inputs that are fixed for good, with their value.
 
     Raises
     ------
@@ -43,23 +68,31 @@ def import_onnx(source: str | Path | onnx.ModelProto, candidates: str | None = N
     except ImportError as error:
         raise MissingExtraError("reading ONNX models", "convert") from error
     model = _read(source)
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    opset = opsets.get("", opsets.get("ai.onnx", 0))
-    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-        raise ConversionError(f"ONNX opset {opset} is not supported; supported: {OLDEST_OPSET} to {NEWEST_OPSET}")
+    opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+    newest = newest_opset()
+    if not OLDEST_OPSET <= opsets.get("", newest) <= newest:
+        raise ConversionError(f"ONNX opset {opsets['']} is not supported; supported: {OLDEST_OPSET} to {newest}")
     if model.functions:
         from onnx import inliner
 
         model = inliner.inline_local_functions(model)
     name = Path(source).stem if isinstance(source, str | Path) else (model.graph.name or "model")
-    builder = OnnxBuilder(Graph(name, metadata={"source": "onnx", "opset": str(opset)}), opset)
-    builder.read_inputs(model.graph, candidates)
+    opset = opsets.get("", newest)
+    builder = OnnxBuilder(Graph(name, metadata={"source": "onnx", "opset": str(opset)}), opset, opsets)
+    builder.read_inputs(model.graph, candidates, constants or {})
     builder.reserved.update(name for node in model.graph.node for name in node.output)
     for node in model.graph.node:
         builder.add(node)
     for output in model.graph.output:
         builder.add_output(output.name)
     return builder.graph
+
+
+def newest_opset() -> int:
+    """Newest version of ONNX's operator set that is read: the installed package knows no newer one."""
+    from onnx import defs
+
+    return int(defs.onnx_opset_version())
 
 
 def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
@@ -87,53 +120,90 @@ class OnnxBuilder:
         What has been built so far.
     opset
         Version of the default operator set.
+    opsets
+        Version of every operator set, by domain.
     shapes
         Integer values that are known now, by ONNX name; they never enter the graph.
     reserved
         ONNX names: values of our own making take others, so that every ONNX value keeps its name.
     """
 
-    def __init__(self, graph: Graph, opset: int) -> None:
+    def __init__(self, graph: Graph, opset: int, opsets: Mapping[str, int] | None = None) -> None:
         self.graph = graph
         self.opset = opset
+        self.opsets = dict(opsets or {"": opset})
         self.shapes: dict[str, ShapeValue] = {}
         self.names: dict[str, str] = {}
         self.reserved: set[str] = set()
+        self._dimensions: dict[str, str] = {}
+        self._node_names: set[str] = set()
+        self._prefixes: set[str] = set()
         self._node: onnx.NodeProto | None = None
 
     # --- what the model declares ---------------------------------------------------------------------------
 
-    def read_inputs(self, graph: onnx.GraphProto, candidates: str | None) -> None:
+    def read_inputs(
+        self, graph: onnx.GraphProto, candidates: str | None, constants: Mapping[str, NDArray[Any]]
+    ) -> None:
         """Declare initializers and inputs, and find the candidate dimension."""
         from onnx import numpy_helper
 
         if graph.sparse_initializer:
-            raise ConversionError("sparse initializers are not supported")
+            raise ConversionError("sparse initializers are not supported; store them dense")
         self.reserved.update(entry.name for entry in (*graph.initializer, *graph.input))
         for tensor in graph.initializer:
             self.constant(tensor.name, numpy_helper.to_array(tensor))
-        fixed = {tensor.name for tensor in graph.initializer}
+        fixed = {tensor.name for tensor in graph.initializer} | set(constants)
         inputs = [entry for entry in graph.input if entry.name not in fixed]
-        named = {
-            dim.dim_param for entry in inputs for dim in entry.type.tensor_type.shape.dim if dim.HasField("dim_param")
-        }
+        if unknown := set(constants) - {entry.name for entry in graph.input}:
+            raise ConversionError(f"constants: {sorted(unknown)[0]!r} is no input of the model")
+        for name, array in constants.items():
+            self.constant(name, np.asarray(array))
+        self._name_dimensions(inputs, candidates)
+        for entry in inputs:
+            self._read_input(entry)
+
+    def _name_dimensions(self, inputs: Sequence[onnx.ValueInfoProto], candidates: str | None) -> None:
+        """Decide which dimension counts candidates, and give every other named one a name that we can write."""
+        named: dict[str, bool] = {}
+        unnamed_first = False
+        for entry in inputs:
+            for axis, dim in enumerate(entry.type.tensor_type.shape.dim):
+                if dim.dim_param:
+                    named[dim.dim_param] = named.get(dim.dim_param, False) or axis == 0
+                elif not dim.HasField("dim_value") or dim.dim_value < 0:
+                    unnamed_first = unnamed_first or axis == 0
+        first = [name for name, leads in named.items() if leads]
         if candidates is None:
-            if len(named) > 1:
+            if len(first) > 1:
                 raise ConversionError(
-                    f"the model has several named dimensions ({', '.join(sorted(named))});"
+                    f"the model has several named dimensions ({', '.join(sorted(first))});"
                     " say which one counts candidates: candidates=…"
                 )
-            candidates = next(iter(named), None)
+            leading = [*first, *([] if first or unnamed_first or len(named) > 1 else named)]
+            candidates = next(iter(leading), None)
         elif candidates not in named:
             raise ConversionError(f"no dimension is called {candidates!r}; named dimensions: {sorted(named) or 'none'}")
-        for entry in inputs:
-            self._read_input(entry, candidates)
+        self._dimensions = {"": CANDIDATES}
+        if candidates is not None:
+            self._dimensions[candidates] = CANDIDATES
+        for name in named:
+            if name != candidates:
+                self._dimensions[name] = self._free_dimension(name)
 
-    def _read_input(self, entry: onnx.ValueInfoProto, candidates: str | None) -> None:
+    def _free_dimension(self, wanted: str) -> str:
+        base = re.sub(r"\W", "_", wanted, flags=re.ASCII)[:48]
+        base = base if base and not base[0].isdigit() and base != CANDIDATES else f"dim_{base}"
+        name, count = base, 1
+        while name in self._dimensions.values():
+            name, count = f"{base}_{count}", count + 1
+        return name
+
+    def _read_input(self, entry: onnx.ValueInfoProto) -> None:
         kind = entry.type.tensor_type
-        if kind.elem_type not in ONNX_DTYPES:
+        if not entry.type.HasField("tensor_type") or kind.elem_type not in ONNX_DTYPES:
             raise ConversionError(
-                f"input {entry.name!r} has ONNX type {kind.elem_type}; supported: {', '.join(DTYPES)}"
+                f"input {entry.name!r} has ONNX type {_type_name(entry)}; supported: {', '.join(DTYPES)}"
             )
         if not kind.HasField("shape"):
             raise ConversionError(f"input {entry.name!r} has no shape; export the model with one")
@@ -141,13 +211,12 @@ class OnnxBuilder:
         for axis, dim in enumerate(kind.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(dim.dim_value)
-            elif axis == 0 and dim.dim_param in ("", candidates):
-                shape.append(Dim(CANDIDATES))
+            elif dim.dim_param or axis == 0:
+                shape.append(Dim(self._dimensions[dim.dim_param]))
             else:
-                raise ConversionError(
-                    f"input {entry.name!r}: dimension {axis} ({dim.dim_param or dim.dim_value or 'unknown'}) varies;"
-                    " only the first may, and it counts candidates"
-                )
+                name = self._free_dimension(f"{entry.name}_{axis}")
+                self._dimensions[f"{entry.name}\0{axis}"] = name
+                shape.append(Dim(name))
         value = Value(entry.name, ONNX_DTYPES[kind.elem_type], tuple(shape))
         self.graph.values[entry.name] = value
         self.graph.inputs.append(entry.name)
@@ -159,31 +228,67 @@ class OnnxBuilder:
             raise ConversionError(f"output {name!r} is declared twice")
         if name not in self.names and name not in self.shapes:
             raise ConversionError(f"output {name!r} is made by no node")
-        if name in self.shapes and any(isinstance(entry, Dim) for entry in self.shapes[name].entries):
-            raise ConversionError(f"output {name!r} holds the number of candidates, which is no score")
         self.graph.outputs.append(self.value_name(name))
 
     # --- nodes ---------------------------------------------------------------------------------------------
 
     def add(self, node: onnx.NodeProto) -> None:
         """Add one ONNX node through its handler."""
+        from rerank_engine.importers.functions import function_body
         from rerank_engine.importers.onnx_handlers import HANDLERS
 
         self._node = node
-        if node.domain not in ("", "ai.onnx"):
-            raise self.refuse(f"operators of domain {node.domain!r} are not supported")
-        handler = HANDLERS.get(node.op_type)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        handler = HANDLERS.get((domain, node.op_type))
         if handler is None:
-            raise self.refuse(f"this operator is not supported; supported: {', '.join(sorted(HANDLERS))}")
+            body = function_body(self, node)
+            if body is None:
+                known = sorted(name for where, name in HANDLERS if where == domain)
+                what = f"this operator{f' of domain {domain!r}' if domain else ''} is not supported"
+                raise self.refuse(f"{what}; supported: {', '.join(known) or 'none of this domain'}")
+            self.add_all(body.nodes, body.opset)
+            return
         try:
             handler(self, node)
         except UnsupportedOperatorError as error:
             if str(error).startswith(f"{node.op_type} node "):
                 raise
             raise self.refuse(f"as {error}") from error
-        except (ArithmeticError, AttributeError, GraphError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, GraphError, InputError, LookupError, TypeError, ValueError) as error:
             # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
             raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
+
+    def add_all(self, nodes: Iterable[onnx.NodeProto], opset: int | None = None) -> None:
+        """Add the nodes of a function or of a branch in place of the node at hand, in its own version."""
+        outer, version = self._node, self.opset
+        inner = list(nodes)
+        self.reserved.update(name for node in inner for name in node.output)
+        self.opset = opset if opset is not None else version
+        try:
+            for node in inner:
+                self.add(node)
+        finally:
+            self._node, self.opset = outer, version
+
+    def alias(self, output: str, source: str) -> None:
+        """Give the value behind one ONNX name a second ONNX name."""
+        if source in self.shapes and source not in self.names:
+            self.shapes[output] = self.shapes[source]
+        else:
+            self.names[output] = self.value_name(source)
+
+    def free_prefix(self, base: str) -> str:
+        """A prefix for the names of an inlined part that no other part has."""
+        name, count = base, 1
+        while name in self._prefixes:
+            name, count = f"{base}.{count}", count + 1
+        self._prefixes.add(name)
+        return name
+
+    @staticmethod
+    def onnx_dtype(dtype: str) -> int:
+        """ONNX's number of a dtype."""
+        return next(code for code, name in ONNX_DTYPES.items() if name == dtype)
 
     def refuse(self, why: str) -> UnsupportedOperatorError:
         """Build the error that names the node at hand."""
@@ -251,7 +356,12 @@ class OnnxBuilder:
         if name in self.shapes:
             known = self.shapes[name]
             if any(isinstance(entry, Dim) for entry in known.entries):
-                raise self.refuse(f"{name!r} holds the number of candidates, which may only shape other values")
+                attributes = {
+                    "entries": shape_attribute(known.entries),
+                    "is_scalar": int(known.is_scalar),
+                    "dtype": known.dtype,
+                }
+                return self.emit_many("Dimensions", [], attributes, [name], label=name)[0]
             array = np.array(known.entries, dtype=DTYPES[known.dtype])
             return self.constant(name, array.reshape(()) if known.is_scalar else array)
         raise self.refuse(f"input {name!r} is missing")
@@ -263,7 +373,7 @@ class OnnxBuilder:
     def array(self, name: str) -> NDArray[Any] | None:
         """The constant behind an ONNX name, or None."""
         if name in self.shapes and name not in self.names:
-            return self.graph.constants[self.value_name(name)]
+            return self.graph.constants.get(self.value_name(name))
         return self.graph.constants.get(self.names.get(name, ""))
 
     def shape_value(self, name: str) -> ShapeValue | None:
@@ -293,36 +403,82 @@ class OnnxBuilder:
 
         ``output`` is an ONNX name; without it the result is an intermediate with a name of its own.
         """
-        onnx_node = self._node
-        base = output or f"{onnx_node.output[0] if onnx_node else 'value'}/{op.lower()}"
-        name, count = base, 1
-        while output is None and (name in self.graph.values or name in self.reserved):
-            name, count = f"{base}.{count}", count + 1
-        label = (onnx_node.name if onnx_node else "") or name
-        node = Node(op, label if output else f"{label}/{op}", tuple(inputs), (name,), dict(attributes or {}))
-        node = self._unique(node)
-        (inferred,) = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
-        dtype, shape = inferred
-        self.graph.nodes.append(node)
-        self.graph.values[name] = Value(name, dtype, shape)
-        if output is not None:
-            self.names[output] = name
+        (name,) = self.emit_many(op, inputs, attributes, [output])
         return name
 
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Any] | None,
+        outputs: Sequence[str | None],
+        label: str = "",
+    ) -> list[str]:
+        """Append a node with several results; an empty ONNX name, or None, makes an intermediate.
+
+        What is made of constant integers or truth values alone is computed at once: exporters write sizes, axes and
+        conditions so.
+        """
+        onnx_node = self._node
+        base = f"{next(iter(onnx_node.output), '') if onnx_node else 'value'}/{op.lower()}"
+        names: list[str] = []
+        for output in outputs:
+            name, count = output or base, 1
+            while not output and (name in self.graph.values or name in self.reserved or name in names):
+                name, count = f"{base}.{count}", count + 1
+            names.append(name)
+        label = label or (onnx_node.name if onnx_node else "") or names[0]
+        node = self._unique(
+            Node(op, label if outputs[0] else f"{label}/{op}", tuple(inputs), tuple(names), dict(attributes or {}))
+        )
+        inferred = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
+        values = [Value(name, dtype, shape) for name, (dtype, shape) in zip(names, inferred, strict=True)]
+        known = self._compute(node, values)
+        if known is None:
+            self.graph.nodes.append(node)
+        else:
+            self.graph.constants.update(zip(names, known, strict=True))
+        for value, output in zip(values, outputs, strict=True):
+            name = value.name
+            self.graph.values[name] = value
+            if output:
+                self.names[output] = name
+        return names
+
+    def _compute(self, node: Node, values: Sequence[Value]) -> list[NDArray[Any]] | None:
+        """Results of a node over constant integers or truth values; None when they are not known or not small."""
+        constants = self.graph.constants
+        shapes = [tuple(dim for dim in value.shape if isinstance(dim, int)) for value in values]
+        if (
+            not node.inputs
+            or any(name not in constants for name in node.inputs)
+            or any(DTYPES[value.dtype].kind == "f" for value in values)
+            or any(len(shape) != len(value.shape) for shape, value in zip(shapes, values, strict=True))
+            or sum(math.prod(shape) for shape in shapes) > _MOST_COMPUTED
+        ):
+            return None
+        results = evaluate_node(node, [constants[name] for name in node.inputs], shapes)
+        return [
+            np.array(result, DTYPES[value.dtype], order="C").reshape(shape)
+            for result, value, shape in zip(results, values, shapes, strict=True)
+        ]
+
     def _unique(self, node: Node) -> Node:
-        taken = {other.name for other in self.graph.nodes}
         name, count = node.name, 1
-        while name in taken:
+        while name in self._node_names:
             name, count = f"{node.name}.{count}", count + 1
-        return Node(node.op, name, node.inputs, node.outputs, node.attributes)
+        self._node_names.add(name)
+        return replace(node, name=name)
 
     def emit_shaped(self, op: str, source: str, shape: Iterable[int | Dim], output: str | None = None) -> str:
         """Append a Reshape or Expand to a shape of the graph."""
-        wanted: Shape = tuple(shape)
-        scale = 0
-        if wanted and isinstance(wanted[0], Dim):
-            scale = wanted[0].scale
-        if any(isinstance(dim, Dim) for dim in wanted[1:]):
-            raise self.refuse(f"shape {shape_text(wanted)}: the candidate dimension must be the first one")
-        plain = tuple(1 if isinstance(dim, Dim) else dim for dim in wanted)
-        return self.emit(op, [source], {"shape": plain, "candidates": scale}, output)
+        return self.emit(op, [source], {"shape": shape_attribute(shape)}, output)
+
+
+def _type_name(entry: onnx.ValueInfoProto) -> str:
+    from onnx import TensorProto
+
+    if not entry.type.HasField("tensor_type"):
+        return str(entry.type.WhichOneof("value"))
+    code = entry.type.tensor_type.elem_type
+    return TensorProto.DataType.Name(code).lower() if code in TensorProto.DataType.values() else str(code)

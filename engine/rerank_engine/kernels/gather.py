@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, Emitter, i64
+from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, Emitter, Index, i64
 from rerank_engine.kernels.copy import copy_row
 
 
@@ -16,37 +16,52 @@ def gather_rows(
     table: ir.Value,
     ids: ir.Value,
     target: ir.Value,
-    count: ir.Value | int,
-    table_rows: int,
-    row_length: int,
+    count: Index,
+    table_rows: Index,
+    row_length: Index,
     dtype: str,
     ids_dtype: str,
+    unknown_row: int | None,
     on_bad_id: Callable[[ir.Value], None],
 ) -> None:
     """Copy ``table[ids[i]]`` to ``target[i]``.
 
     Ids in [-table_rows, 0) count from the end, as ONNX says. For any other id outside the table, ``on_bad_id``
-    writes the report and row 0 is read instead, so that no address outside the table is ever touched.
+    writes the report and row 0 is read instead, so that no address outside the table is ever touched. With an
+    ``unknown_row`` every id outside [0, table_rows) stands for that row.
     """
     size, ids_size = ELEMENT_BYTES[dtype], ELEMENT_BYTES[ids_dtype]
     b = e.b
+    rows = e.value(table_rows)
 
     def wide_id(index: ir.Value) -> ir.Value:
         given = e.load(e.at(ids, b.mul(index, i64(ids_size))), ELEMENT_TYPES[ids_dtype])
-        return given if ids_dtype == "int64" else b.sext(given, I64)
+        if ELEMENT_TYPES[ids_dtype] == I64:
+            return given
+        return b.zext(given, I64) if ids_dtype.startswith("u") else b.sext(given, I64)
 
     def row(index: ir.Value) -> None:
         wide = wide_id(index)
-        from_end = b.icmp_signed("<", wide, i64(0))
-        chosen = b.select(from_end, b.add(wide, i64(table_rows)), wide)
-        inside = b.icmp_unsigned("<", chosen, i64(table_rows))
-        with b.if_then(b.not_(inside), likely=False):
-            on_bad_id(wide)
-        safe = b.select(inside, chosen, i64(0))
-        source = e.at(table, b.mul(safe, i64(row_length * size)))
-        copy_row(e, source, e.at(target, b.mul(index, i64(row_length * size))), row_length, dtype)
+        if unknown_row is None:
+            chosen = b.select(b.icmp_signed("<", wide, i64(0)), b.add(wide, rows), wide)
+            inside = b.icmp_unsigned("<", chosen, rows)
+            with b.if_then(b.not_(inside), likely=False):
+                on_bad_id(wide)
+            safe = b.select(inside, chosen, i64(0))
+        else:
+            safe = b.select(b.icmp_unsigned("<", wide, rows), wide, i64(unknown_row))
+        source = e.at(table, e.mul(e.mul(safe, row_length), size))
+        copy_row(e, source, e.at(target, e.mul(e.mul(index, row_length), size)), row_length, dtype)
 
-    if table_rows == 0:
-        e.each(count, lambda index: on_bad_id(wide_id(index)))
+    if isinstance(table_rows, int):
+        if table_rows == 0:
+            e.each(count, lambda index: on_bad_id(wide_id(index)))
+        else:
+            e.each(count, row)
         return
-    e.each(count, row)
+    # Without rows there is nothing that could be read instead of a bad id.
+    with b.if_else(b.icmp_signed(">", rows, i64(0))) as (some, none):
+        with some:
+            e.each(count, row)
+        with none:
+            e.each(count, lambda index: on_bad_id(wide_id(index)))

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import (
-    ELEMENT_BYTES,
-    ELEMENT_TYPES,
-    Emitter,
-    i64,
-    pieces,
-    widen,
-    width_of,
-)
+from rerank_engine.codegen.emitter import ELEMENT_BYTES, Emitter, Index, i64, pieces, width_of
+from rerank_engine.graph import Dim, Shape
+from rerank_engine.kernels.views import load_elements, store_elements
 
 _UNROLL_LIMIT = 4
 """An inner dimension of at most this many vectors is written without a loop."""
@@ -37,72 +31,52 @@ class Operand:
 
     address: ir.Value
     dtype: str
-    strides: tuple[int, ...]
+    strides: Shape
 
 
-def load_elements(e: Emitter, address: ir.Value, dtype: str, width: int) -> ir.Value:
-    """Load ``width`` elements; a stored bool (one byte) becomes one bit."""
-    value = e.load(address, ELEMENT_TYPES[dtype], width)
-    return e.b.icmp_unsigned("!=", value, e.like(value, 0)) if dtype == "bool" else value
-
-
-def store_elements(e: Emitter, value: ir.Value, address: ir.Value, dtype: str) -> None:
-    """Store elements; one bit becomes a byte."""
-    if dtype == "bool":
-        value = e.b.zext(value, widen(ELEMENT_TYPES["bool"], width_of(value)))
-    e.store(value, address)
-
-
-def merge_dimensions(
-    sizes: Sequence[ir.Value | int], dynamic_scale: int | None, strides: Sequence[tuple[int, ...]]
-) -> tuple[list[tuple[bool, int]], list[tuple[int, ...]]]:
+def merge_dimensions(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
     """Drop dimensions of one and join neighbours that every operand walks through without a gap.
 
-    Returns the dimensions as (varies at run time, constant factor) and the strides of each operand for them.
+    Returns the dimensions, and the strides of each operand for them.
 
-    >>> merge_dimensions([8, 1, 4], None, [(4, 4, 1), (0, 0, 0)])
-    ([(False, 32)], [(1,), (0,)])
+    >>> merge_dimensions((8, 1, 4), [(4, 4, 1), (0, 0, 0)])
+    ((32,), [(1,), (0,)])
+    >>> merge_dimensions((Dim("N"), 50, 4), [(200, 4, 1), (0, 4, 1)])
+    ((Dim('N'), 200), [(200, 1), (0, 1)])
     """
-    dims: list[tuple[bool, int]] = []
-    walked: list[list[int]] = [[] for _ in strides]
-    for axis in reversed(range(len(sizes))):
-        size = sizes[axis]
-        dynamic = not isinstance(size, int)
-        factor = (dynamic_scale or 1) if not isinstance(size, int) else size
-        if not dynamic and factor == 1:
+    dims: list[int | Dim] = []
+    walked: list[list[int | Dim]] = [[] for _ in strides]
+    for axis in reversed(range(len(shape))):
+        size = shape[axis]
+        if size == 1:
             continue
-        if (
-            dims
-            and not dims[0][0]
-            and all(own[axis] == done[0] * dims[0][1] for own, done in zip(strides, walked, strict=True))
-        ):
-            dims[0] = (dynamic, dims[0][1] * factor)
+        if dims and all(own[axis] == done[0] * dims[0] for own, done in zip(strides, walked, strict=True)):
+            dims[0] = dims[0] * size
             continue
-        dims.insert(0, (dynamic, factor))
+        dims.insert(0, size)
         for own, done in zip(strides, walked, strict=True):
             done.insert(0, own[axis])
-    return dims, [tuple(done) for done in walked]
+    return tuple(dims), [tuple(done) for done in walked]
 
 
 def pointwise_loop(
     e: Emitter,
     *,
-    sizes: Sequence[ir.Value | int],
-    candidates: ir.Value,
-    dynamic_scale: int | None,
+    shape: Shape,
+    size: Callable[[int | Dim], Index],
     reads: Sequence[Operand],
     writes: Sequence[Operand],
     compute: Callable[[Emitter, Sequence[ir.Value]], Sequence[ir.Value]],
 ) -> None:
     """Compute every element of the result.
 
-    ``compute`` gets one value (vector or scalar) for each read and gives one for each write.
+    ``size`` gives a dimension's size for the candidates at hand; ``compute`` gets one value (vector or scalar) for
+    each read and gives one for each write.
     """
     operands = [*reads, *writes]
-    dims, strides = merge_dimensions(sizes, dynamic_scale, [operand.strides for operand in operands])
-    b = e.b
+    dims, strides = merge_dimensions(shape, [operand.strides for operand in operands])
 
-    def one_vector(addresses: Sequence[ir.Value], inner: Sequence[int], width: int) -> None:
+    def one_vector(addresses: Sequence[ir.Value], inner: Sequence[int | Dim], width: int) -> None:
         values = []
         for operand, address, stride in zip(reads, addresses, inner, strict=False):
             if stride == 1 or width == 1:
@@ -118,16 +92,15 @@ def pointwise_loop(
     def moved(addresses: Sequence[ir.Value], axis: int, index: ir.Value) -> list[ir.Value]:
         result = []
         for operand, address, own in zip(operands, addresses, strides, strict=True):
-            step = own[axis] * ELEMENT_BYTES[operand.dtype]
-            result.append(e.at(address, b.mul(index, i64(step))) if step else address)
+            step = e.mul(size(own[axis]), ELEMENT_BYTES[operand.dtype])
+            result.append(e.at(address, e.mul(index, step)))
         return result
 
     def walk(axis: int, addresses: Sequence[ir.Value]) -> None:
         if axis == len(dims):
             one_vector(addresses, [0] * len(operands), 1)
             return
-        dynamic, factor = dims[axis]
-        extent: ir.Value | int = b.mul(candidates, i64(factor)) if dynamic else factor
+        extent = size(dims[axis])
         if axis < len(dims) - 1:
             e.each(extent, lambda index: walk(axis + 1, moved(addresses, axis, index)))
             return

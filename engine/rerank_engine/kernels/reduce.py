@@ -1,119 +1,125 @@
-"""Sums, means and maxima over neighbouring axes, and softmax over rows."""
+"""Sums, means, products and extremes over any axes of an array without gaps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import F32, Emitter, i64, pieces
-from rerank_engine.kernels import math
-
-_FLOAT = 4
-
-
-def _combine(e: Emitter, kind: str, left: ir.Value, right: ir.Value) -> ir.Value:
-    return e.maximum(left, right) if kind == "max" else e.b.fadd(left, right)
-
-
-def reduce_row(e: Emitter, kind: str, source: ir.Value, length: int) -> ir.Value:
-    """Reduce ``length`` neighbouring float32 elements to a scalar; ``kind`` is sum or max."""
-    whole = length // e.lanes
-    parts: list[ir.Value] = []
-    if whole:
-        first = e.load(source, F32, e.lanes)
-
-        def step(index: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            more = e.load(e.at(source, e.b.mul(index, i64(_FLOAT))), F32, e.lanes)
-            return [_combine(e, kind, carried[0], more)]
-
-        _, (total,) = e.loop(e.lanes, whole * e.lanes, e.lanes, step, [first])
-        parts.append(_across(e, kind, total))
-    for start, width in pieces(length - whole * e.lanes, e.lanes):
-        part = e.load(e.at(source, (whole * e.lanes + start) * _FLOAT), F32, width)
-        parts.append(_across(e, kind, part))
-    result = parts[0]
-    for part in parts[1:]:
-        result = _combine(e, kind, result, part)
-    return result
+from rerank_engine.codegen.emitter import (
+    ELEMENT_BYTES,
+    ELEMENT_TYPES,
+    F32,
+    F64,
+    I64,
+    Carried,
+    Emitter,
+    Index,
+    element_of,
+    i64,
+    widen,
+    width_of,
+)
+from rerank_engine.kernels.accumulate import Accumulator, accumulate_columns, accumulate_row
+from rerank_engine.kernels.lines import each_vector
+from rerank_engine.kernels.views import load_elements, row_strides, store_elements
 
 
-def _across(e: Emitter, kind: str, value: ir.Value) -> ir.Value:
-    return e.max_lanes(value) if kind == "max" else e.sum_lanes(value)
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring dimensions of which all, or none, are reduced.
+
+    Attributes
+    ----------
+    size
+        Elements.
+    is_reduced
+        Whether they are reduced.
+    """
+
+    size: Index
+    is_reduced: bool
 
 
-def reduce_middle(
-    e: Emitter,
-    kind: str,
-    *,
-    source: ir.Value,
-    target: ir.Value,
-    rows: ir.Value | int,
-    length: int,
-    inner: int,
+def reduce_groups(
+    e: Emitter, kind: str, dtype: str, *, source: ir.Value, target: ir.Value, groups: Sequence[Group]
 ) -> None:
-    """Reduce the middle of (rows, length, inner) float32 to (rows, inner); ``kind`` is sum, mean or max."""
-    b = e.b
-    across = "sum" if kind == "mean" else kind
+    """Reduce every second group; ``kind`` is that of an :class:`Accumulator`, or ``"mean"``.
 
-    def finish(value: ir.Value) -> ir.Value:
-        return b.fmul(value, e.like(value, 1.0 / length)) if kind == "mean" else value
+    Kept and reduced groups alternate, and at least one is reduced. Vectors lie along the last group.
+    """
+    accumulator = Accumulator("sum" if kind == "mean" else kind, dtype)
+    steps = row_strides(e, [group.size for group in groups])
+    reduced = [(group.size, step) for group, step in zip(groups, steps, strict=True) if group.is_reduced]
+    kept = [(group.size, step) for group, step in zip(groups, steps, strict=True) if not group.is_reduced]
+    target_steps = row_strides(e, [size for size, _ in kept])
+    has_columns = not groups[-1].is_reduced
+    outer = kept[:-1] if has_columns else kept
+    count: Index = 1
+    for size, _ in reduced:
+        count = e.mul(count, size)
 
-    def row(index: ir.Value) -> None:
-        here = e.at(source, b.mul(index, i64(length * inner * _FLOAT)))
-        there = e.at(target, b.mul(index, i64(inner * _FLOAT)))
-        if inner == 1:
-            e.store(finish(reduce_row(e, across, here, length)), there)
+    def finish(total: ir.Value) -> ir.Value:
+        return accumulator.result(e, divide_by_count(e, total, count, dtype) if kind == "mean" else total)
+
+    def moved(base: ir.Value, offset: Index) -> ir.Value:
+        return e.at(base, e.mul(offset, ELEMENT_BYTES[dtype]))
+
+    def innermost(base: ir.Value, width: int) -> ir.Value:
+        size, step = reduced[-1]
+
+        def produce(position: ir.Value, lanes: int) -> list[ir.Value]:
+            return [load_elements(e, moved(base, e.mul(position, step)), dtype, lanes)]
+
+        if has_columns:
+            return accumulate_columns(e, [accumulator], size, width, produce)[0]
+        return accumulate_row(e, [accumulator], size, produce)[0]
+
+    def total(base: ir.Value, width: int, level: int = 0) -> ir.Value:
+        """Reduce the groups from ``level`` on."""
+        if level == len(reduced) - 1:
+            return innermost(base, width)
+        size, step = reduced[level]
+
+        def more(index: ir.Value, carried: Carried) -> Carried:
+            part = total(moved(base, e.mul(index, step)), width, level + 1)
+            return [accumulator.combine(e, carried[0], accumulator.as_far(e, part))]
+
+        return e.loop(0, size, 1, more, [accumulator.start(e, accumulator.far, width)])[1][0]
+
+    def one(indices: Sequence[ir.Value]) -> None:
+        from_offset: Index = 0
+        to_offset: Index = 0
+        for index, (_, step), target_step in zip(indices, outer, target_steps, strict=False):
+            from_offset = e.add(from_offset, e.mul(index, step))
+            to_offset = e.add(to_offset, e.mul(index, target_step))
+        here, there = moved(source, from_offset), moved(target, to_offset)
+        if not has_columns:
+            store_elements(e, finish(total(here, 1)), there, dtype)
             return
-        for start, width in pieces(inner, e.lanes):
-            column = e.at(here, start * _FLOAT)
 
-            def step(
-                position: ir.Value, carried: list[ir.Value], column: ir.Value = column, width: int = width
-            ) -> list[ir.Value]:
-                more = e.load(e.at(column, b.mul(position, i64(inner * _FLOAT))), F32, width)
-                return [_combine(e, across, carried[0], more)]
+        def columns(start: ir.Value, width: int) -> None:
+            store_elements(e, finish(total(moved(here, start), width)), moved(there, start), dtype)
 
-            _, (total,) = e.loop(1, length, 1, step, [e.load(column, F32, width)])
-            e.store(finish(total), e.at(there, start * _FLOAT))
+        each_vector(e, kept[-1][0], columns)
 
-    e.each(rows, row)
+    e.nest([size for size, _ in outer], one)
 
 
-def softmax_rows(e: Emitter, *, source: ir.Value, target: ir.Value, rows: ir.Value | int, length: int) -> None:
-    """Softmax over each row of (rows, length) float32; the largest element is taken away first."""
-    b = e.b
-
-    def row(index: ir.Value) -> None:
-        offset = b.mul(index, i64(length * _FLOAT))
-        here, there = e.at(source, offset), e.at(target, offset)
-        largest = reduce_row(e, "max", here, length)
-        for_pieces = _row_steps(length, e.lanes)
-        total: ir.Value | None = None
-        for start, stop, width in for_pieces:
-
-            def step(position: ir.Value, carried: list[ir.Value], width: int = width) -> list[ir.Value]:
-                at = b.mul(position, i64(_FLOAT))
-                grown = math.exponential(e, b.fsub(e.load(e.at(here, at), F32, width), e.splat(largest, width)))
-                e.store(grown, e.at(there, at))
-                return [b.fadd(carried[0], grown)]
-
-            _, (part,) = e.loop(start, stop, width, step, [math.zero(width)])
-            summed = e.sum_lanes(part)
-            total = summed if total is None else b.fadd(total, summed)
-        scale = b.fdiv(ir.Constant(F32, 1.0), total)
-        for start, stop, width in for_pieces:
-
-            def scale_step(position: ir.Value, _: list[ir.Value], width: int = width) -> None:
-                place = e.at(there, b.mul(position, i64(_FLOAT)))
-                e.store(b.fmul(e.load(place, F32, width), e.splat(scale, width)), place)
-
-            e.loop(start, stop, width, scale_step)
-
-    if length:
-        e.each(rows, row)
-
-
-def _row_steps(length: int, lanes: int) -> list[tuple[int, int, int]]:
-    """Cut a row into (start, stop, width): whole vectors as one range, then the pieces of the rest."""
-    whole = length // lanes * lanes
-    steps = [(0, whole, lanes)] if whole else []
-    return steps + [(whole + start, whole + start + width, width) for start, width in pieces(length - whole, lanes)]
+def divide_by_count(e: Emitter, total: ir.Value, count: Index, dtype: str) -> ir.Value:
+    """A mean; NaN over no floats, 0 over no integers, whose quotient is truncated."""
+    b, width = e.b, width_of(total)
+    if element_of(total) in (F32, F64):
+        if isinstance(count, int):
+            return b.fdiv(total, e.like(total, float(count)))
+        return b.fdiv(total, e.splat(b.sitofp(count, element_of(total)), width))
+    # In 64 bits, where no count is -1 and none is cut to 0: such divisions trap.
+    unsigned = dtype.startswith("u")
+    wide = widen(I64, width)
+    if total.type != wide:
+        total = b.zext(total, wide) if unsigned else b.sext(total, wide)
+    divisor = e.value(count)
+    divisor = e.splat(b.select(b.icmp_signed(">", divisor, i64(0)), divisor, i64(1)), width)
+    mean = b.udiv(total, divisor) if unsigned else b.sdiv(total, divisor)
+    return mean if ELEMENT_TYPES[dtype] == I64 else b.trunc(mean, widen(ELEMENT_TYPES[dtype], width))

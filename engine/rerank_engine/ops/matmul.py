@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.graph import Dim, Node, Shape, Value, elements_per_candidate, is_per_candidate, shape_text
-from rerank_engine.ops.registry import OPERATORS, Array, Operator, broadcast, refuse, register
+from rerank_engine.graph import (
+    Dim,
+    Node,
+    Shape,
+    Value,
+    depends_on_candidates,
+    elements_per_candidate,
+    is_per_candidate,
+    shape_text,
+)
+from rerank_engine.ops.registry import OPERATORS, Array, Operator, broadcast, refuse, register, rows_aligned
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
@@ -124,6 +133,13 @@ def _infer_checked(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape
     return result
 
 
+def _per_row(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+    """A row of the result needs its own row on the left, and a right side without candidates or one in the same row."""
+    return rows_aligned(node, inputs[:1], outputs) and (
+        not depends_on_candidates(inputs[1].shape) or rows_aligned(node, inputs[:2], outputs)
+    )
+
+
 register(
     Operator(
         "MatMul",
@@ -132,5 +148,6 @@ register(
         _reference,
         attributes={"activation": "", "alpha": 0.0},
         lower=_lower,
+        per_row=_per_row,
     )
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.graph import DTYPES, Dim, Node, Shape, Value, shape_text
-from rerank_engine.ops.registry import Array, Infer, Operator, Pointwise, attribute, broadcast, refuse, register
+from rerank_engine.graph import DTYPES, Node, Shape, Value, attribute_shape, shape_text
+from rerank_engine.ops.registry import Array, Infer, Operator, Pointwise, broadcast, refuse, register
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -169,12 +169,10 @@ def _infer_cast(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
 
 
 def _infer_expand(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
-    target: list[int | Dim] = list(node.attributes["shape"])
-    if attribute(node, "candidates"):
-        target[0] = Dim("N", attribute(node, "candidates"))
-    shape = broadcast(node, [inputs[0].shape, tuple(target)])
-    if len(shape) > len(target):
-        raise refuse(node, f"cannot expand {shape_text(inputs[0].shape)} to {shape_text(tuple(target))}")
+    target = attribute_shape(node.attributes["shape"])
+    shape = broadcast(node, [inputs[0].shape, target])
+    if shape != target:
+        raise refuse(node, f"cannot expand {shape_text(inputs[0].shape)} to {shape_text(target)}")
     return [(inputs[0].dtype, shape)]
 
 
@@ -289,10 +287,10 @@ register(
 register(
     Operator(
         "Expand",
-        "broadcast to a shape; `candidates` is the factor of N in its first dimension, 0 for none",
+        "broadcast to a shape",
         _infer_expand,
         _reference_expand,
-        attributes={"shape": None, "candidates": 0},
+        attributes={"shape": None},
         pointwise=_copy,
     )
 )

@@ -1,115 +1,151 @@
-"""Reductions over neighbouring axes, and Softmax. The candidate dimension is never reduced: rows stay independent."""
+"""Reductions over any axes: sums, means, products, extremes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.graph import Node, Shape, Value, elements_per_candidate, is_per_candidate
+from rerank_engine.dimensions import product
+from rerank_engine.graph import DTYPES, Node, Shape, Value, is_per_candidate
 from rerank_engine.ops.registry import Array, Operator, as_dtype, attribute, normal_axis, refuse, register
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
 
+FLOATS = ("float32", "float64")
+NUMBERS = (*FLOATS, "int32", "int64", "uint32", "uint64")
+ORDERED = tuple(DTYPES)
+
+Attributes = Mapping[str, Any]
+Shapes = Sequence[tuple[int, ...]]
+
 
 def _axes(node: Node, rank: int) -> tuple[int, ...]:
-    return tuple(sorted(normal_axis(node, axis, rank) for axis in node.attributes["axes"]))
+    axes = tuple(sorted(normal_axis(node, axis, rank) for axis in node.attributes["axes"]))
+    if not axes or len(set(axes)) != len(axes):
+        raise refuse(node, f"axes {tuple(node.attributes['axes'])} must be one or more, each named once")
+    return axes
 
 
-def _infer_reduce(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
-    (value,) = inputs
-    if value.dtype != "float32":
-        raise refuse(node, f"dtype {value.dtype} is not supported; supported: float32")
-    axes = _axes(node, len(value.shape))
-    if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
-        raise refuse(node, f"axes {axes} must be neighbours")
-    if axes[0] == 0 and is_per_candidate(value.shape):
-        raise refuse(node, "a reduction over the candidate dimension is not supported")
-    if elements_per_candidate(value.shape[axes[0] : axes[-1] + 1]) == 0:
-        raise refuse(node, "a reduction over no elements is not supported")
-    if attribute(node, "keepdims"):
-        return [(value.dtype, tuple(1 if axis in axes else dim for axis, dim in enumerate(value.shape)))]
-    return [(value.dtype, tuple(dim for axis, dim in enumerate(value.shape) if axis not in axes))]
+def _infer(dtypes: Sequence[str]) -> Callable[[Node, Sequence[Value]], list[tuple[str, Shape]]]:
+    def infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
+        (value,) = inputs
+        if value.dtype not in dtypes:
+            raise refuse(node, f"dtype {value.dtype} is not supported; supported: {', '.join(dtypes)}")
+        axes = _axes(node, len(value.shape))
+        if attribute(node, "keepdims"):
+            return [(value.dtype, tuple(1 if axis in axes else dim for axis, dim in enumerate(value.shape)))]
+        return [(value.dtype, tuple(dim for axis, dim in enumerate(value.shape) if axis not in axes))]
+
+    return infer
 
 
-def _reference_reduce(function: Callable[..., Array]) -> Callable[..., list[Array]]:
-    def reference(
-        inputs: Sequence[Array], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
-    ) -> list[Array]:
+def _reference(function: Callable[[Array, tuple[int, ...]], Array]) -> Callable[..., list[Array]]:
+    def reference(inputs: Sequence[Array], attributes: Attributes, shapes: Shapes) -> list[Array]:
         with np.errstate(all="ignore"):
-            reduced = function(inputs[0], axis=tuple(attributes["axes"]))
+            reduced = function(inputs[0], tuple(attributes["axes"]))
         return [as_dtype(reduced, inputs[0]).reshape(shapes[0])]
 
     return reference
 
 
-def _lower_reduce(kind: str) -> Callable[[Lowering, Node], None]:
-    def lower(lowering: Lowering, node: Node) -> None:
-        from rerank_engine.kernels import reduce
+def _wide(x: Array) -> Any:
+    """What a sum or product is kept in: float64 for floats, else the dtype, which wraps."""
+    return np.float64 if x.dtype.kind == "f" else x.dtype
 
-        shape = lowering.values[node.inputs[0]].shape
-        axes = _axes(node, len(shape))
-        reduce.reduce_middle(
+
+def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.sum(x, axis=axes, dtype=_wide(x))
+
+
+def _product(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.prod(x, axis=axes, dtype=_wide(x))
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    total = np.asarray(_sum(x, axes))
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    if x.dtype.kind == "f":
+        return total / np.float64(count)
+    if count == 0:
+        return total
+    down = total // total.dtype.type(count)
+    return down + ((total % total.dtype.type(count) != 0) & (total < 0)).astype(total.dtype)
+
+
+def _extreme(function: Callable[..., Array], lowest: bool) -> Callable[[Array, tuple[int, ...]], Array]:
+    def extreme(x: Array, axes: tuple[int, ...]) -> Array:
+        if x.dtype.kind == "f":
+            start: Any = -np.inf if lowest else np.inf
+        elif x.dtype.kind == "b":
+            start = not lowest
+        else:
+            start = np.iinfo(x.dtype).min if lowest else np.iinfo(x.dtype).max
+        return function(x, axis=axes, initial=start)
+
+    return extreme
+
+
+def _lower(kind: str) -> Callable[[Lowering, Node], None]:
+    def lower(lowering: Lowering, node: Node) -> None:
+        from rerank_engine.kernels.reduce import Group, reduce_groups
+
+        value = lowering.values[node.inputs[0]]
+        axes = _axes(node, len(value.shape))
+        kept = [axis for axis in range(len(value.shape)) if axis in axes or value.shape[axis] != 1]
+        groups = [
+            Group(lowering.size(product(value.shape[axis] for axis in together)), is_reduced)
+            for is_reduced, together in groupby(kept, lambda axis: axis in axes)
+        ]
+        reduce_groups(
             lowering.emitter,
             kind,
+            value.dtype,
             source=lowering.address(node.inputs[0]),
             target=lowering.address(node.outputs[0]),
-            rows=lowering.rows(shape[: axes[0]]),
-            length=elements_per_candidate(shape[axes[0] : axes[-1] + 1]),
-            inner=elements_per_candidate(shape[axes[-1] + 1 :]),
+            groups=groups,
         )
 
     return lower
 
 
-def _infer_softmax(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
-    (value,) = inputs
-    if value.dtype != "float32":
-        raise refuse(node, f"dtype {value.dtype} is not supported; supported: float32")
-    axis = normal_axis(node, attribute(node, "axis"), len(value.shape))
-    if axis != len(value.shape) - 1 or (axis == 0 and is_per_candidate(value.shape)):
-        raise refuse(node, f"axis {axis} of rank {len(value.shape)}: only the last, fixed axis is supported")
-    return [(value.dtype, value.shape)]
+def _per_row(node: Node, inputs: Sequence[Value], _: Sequence[Value]) -> bool:
+    return is_per_candidate(inputs[0].shape) and 0 not in _axes(node, len(inputs[0].shape))
 
 
-def _reference_softmax(inputs: Sequence[Array], _: Mapping[str, Any], __: Sequence[tuple[int, ...]]) -> list[Array]:
-    if inputs[0].shape[-1] == 0:
-        return [inputs[0]]
-    with np.errstate(all="ignore"):
-        grown = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
-        return [as_dtype(grown / grown.sum(axis=-1, keepdims=True), inputs[0])]
-
-
-def _lower_softmax(lowering: Lowering, node: Node) -> None:
-    from rerank_engine.kernels import reduce
-
-    shape = lowering.values[node.inputs[0]].shape
-    reduce.softmax_rows(
-        lowering.emitter,
-        source=lowering.address(node.inputs[0]),
-        target=lowering.address(node.outputs[0]),
-        rows=lowering.rows(shape[:-1]),
-        length=elements_per_candidate(shape[-1:]),
+def _add(
+    name: str, summary: str, dtypes: Sequence[str], function: Callable[[Array, tuple[int, ...]], Array], kind: str
+) -> None:
+    register(
+        Operator(
+            name,
+            summary,
+            _infer(dtypes),
+            _reference(function),
+            attributes={"axes": None, "keepdims": 1},
+            lower=_lower(kind),
+            per_row=_per_row,
+        )
     )
 
 
-def _add(name: str, summary: str, function: Callable[..., Array], kind: str) -> None:
-    reference, attributes = _reference_reduce(function), {"axes": None, "keepdims": 1}
-    register(Operator(name, summary, _infer_reduce, reference, attributes, lower=_lower_reduce(kind)))
-
-
-_add("ReduceSum", "sum over axes", np.sum, "sum")
-_add("ReduceMean", "mean over axes", np.mean, "mean")
-_add("ReduceMax", "largest over axes; NaN when any is NaN", np.max, "max")
-register(
-    Operator(
-        "Softmax",
-        "exp(x) / sum(exp(x)) over the last axis",
-        _infer_softmax,
-        _reference_softmax,
-        attributes={"axis": -1},
-        lower=_lower_softmax,
-    )
+_add("ReduceSum", "sum over axes; 0 over nothing; integers wrap", NUMBERS, _sum, "sum")
+_add("ReduceProd", "product over axes; 1 over nothing; integers wrap", NUMBERS, _product, "product")
+_add("ReduceMean", "mean over axes; NaN over nothing; integers truncate, 0 over nothing", NUMBERS, _mean, "mean")
+_add(
+    "ReduceMax",
+    "largest over axes; NaN when any is NaN; -inf or the dtype's minimum over nothing",
+    ORDERED,
+    _extreme(np.max, lowest=True),
+    "largest",
+)
+_add(
+    "ReduceMin",
+    "smallest over axes; NaN when any is NaN; inf or the dtype's maximum over nothing",
+    ORDERED,
+    _extreme(np.min, lowest=False),
+    "smallest",
 )

@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import GraphError, UnsupportedOperatorError
-from rerank_engine.graph import Dim, Graph, Node, Shape, Value, shape_text
+from rerank_engine.graph import (
+    Dim,
+    Graph,
+    Node,
+    Shape,
+    Value,
+    depends_on_candidates,
+    is_per_candidate,
+    shape_text,
+)
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -27,6 +36,9 @@ Infer = Callable[[Node, Sequence[Value]], list[tuple[str, Shape]]]
 Reference = Callable[[Sequence[Array], Mapping[str, Any], Sequence[tuple[int, ...]]], list[Array]]
 Pointwise = Callable[["Emitter", Sequence["ir.Value"], Mapping[str, Any]], "ir.Value"]
 Lower = Callable[["Lowering", Node], None]
+PerRow = Callable[[Node, Sequence[Value], Sequence[Value]], bool]
+Scratch = Callable[[Node, Sequence[Value]], list[tuple[str, Shape]]]
+CheckConstants = Callable[[Node, Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,16 @@ class Operator:
         Writes the value of one vector of elements; such operators are fused with each other.
     lower
         Writes the loops of an operator that is not pointwise.
+    per_row
+        Node, input and output values to whether, with outputs that have rows of candidates, each row depends on the
+        same candidate's rows only. Such nodes run over blocks of candidates. Without it the node always runs over
+        all of them at once; pointwise operators need none.
+    scratch
+        Node and input values to (dtype, shape) of buffers that the lowering needs while it runs.
+    uses_sizes
+        Whether the reference also gets the sizes of the named dimensions, as the attribute ``sizes``.
+    check_constants
+        Looks into the arrays of constant inputs that machine code will trust, and raises what it finds.
     version
         Stored in model files; raised when the meaning changes.
     """
@@ -60,6 +82,10 @@ class Operator:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     pointwise: Pointwise | None = None
     lower: Lower | None = None
+    per_row: PerRow | None = None
+    scratch: Scratch | None = None
+    uses_sizes: bool = False
+    check_constants: CheckConstants | None = None
     version: int = 1
 
 
@@ -111,8 +137,7 @@ def check_nodes(graph: Graph) -> None:
         operator = lookup(node)
         for name, default in operator.attributes.items():
             given = node.attributes.get(name, default)
-            wanted = (int, float) if isinstance(default, float) else object if default is None else type(default)
-            if given is None or not isinstance(given, wanted):
+            if not _fits(given, default):
                 raise GraphError(f"{node.op} node {node.name!r}: attribute {name!r} is missing or wrong: {given!r}")
         try:
             made = operator.infer(node, [graph.values[name] for name in node.inputs])
@@ -125,6 +150,15 @@ def check_nodes(graph: Graph) -> None:
                 f"{node.op} node {node.name!r} makes {results}, but the graph declares"
                 f" {', '.join(str(graph.values[name]) for name in node.outputs)}"
             )
+        if operator.check_constants is not None:
+            operator.check_constants(node, graph.constants)
+
+
+def _fits(given: Any, default: Any) -> bool:
+    """Whether an attribute is of its default's kind; without a default it is an integer, a text, or a tuple of them."""
+    if default is None:
+        return all(type(entry) in (int, str) for entry in (given if isinstance(given, tuple) else (given,)))
+    return isinstance(given, (int, float) if isinstance(default, float) else type(default))
 
 
 def attribute(node: Node, name: str) -> Any:
@@ -138,7 +172,7 @@ def refuse(node: Node, why: str) -> UnsupportedOperatorError:
 
 
 def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
-    """Shape of an elementwise result (NumPy's rule; the named dimension meets only itself or 1)."""
+    """Shape of an elementwise result (NumPy's rule; a named dimension meets only itself or 1)."""
     rank = max(len(shape) for shape in shapes)
     result: list[int | Dim] = []
     for axis in range(rank):
@@ -151,14 +185,20 @@ def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
             if found not in (1, dim):
                 raise refuse(node, f"shapes {', '.join(map(shape_text, shapes))} do not broadcast")
             found = dim
-        if isinstance(found, Dim) and axis > 0:
-            raise refuse(
-                node,
-                f"shapes {', '.join(map(shape_text, shapes))} put the candidate dimension on axis {axis};"
-                " it must stay the first one",
-            )
         result.append(found)
     return tuple(result)
+
+
+def rows_aligned(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+    """Tell whether every value with candidates has them in rows; for operators that leave the first axis alone."""
+    return all(
+        is_per_candidate(value.shape) for value in (*inputs, *outputs) if depends_on_candidates(value.shape)
+    ) and all(len(value.shape) == len(outputs[0].shape) for value in inputs if depends_on_candidates(value.shape))
+
+
+def rows_of_first(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+    """Tell whether the first input alone has candidates, in rows; for operators that work row by row."""
+    return is_per_candidate(inputs[0].shape) and not any(depends_on_candidates(value.shape) for value in inputs[1:])
 
 
 def normal_axis(node: Node, axis: int, rank: int) -> int:

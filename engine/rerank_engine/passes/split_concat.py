@@ -14,7 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rerank_engine.graph import Graph, Node, Shape, Value, elements_per_candidate, is_per_candidate
+from rerank_engine.dimensions import product
+from rerank_engine.graph import Graph, Node, Value
 from rerank_engine.ops import lookup
 
 
@@ -47,7 +48,10 @@ def _parts(
     others: list[tuple[str, slice]] = []
     start = 0
     for name in joined.inputs:
-        stop = start + elements_per_candidate(graph.values[name].shape[-1:])
+        columns = graph.values[name].shape[-1]
+        if not isinstance(columns, int):
+            return None
+        stop = start + columns
         source = _source(graph, name, producers)
         if source is not None:
             repeated.append((source, slice(start, stop)))
@@ -63,13 +67,9 @@ def _source(graph: Graph, name: str, producers: dict[str, Node]) -> str | None:
     if node is None or node.op != "Expand":
         return None
     source, target = graph.values[node.inputs[0]].shape, graph.values[name].shape
-    if len(source) < 2 or source[-1] != target[-1] or _rows(source) == _rows(target):
+    if len(source) < 2 or source[-1] != target[-1] or product(source[:-1]) == product(target[:-1]):
         return None
     return node.inputs[0]
-
-
-def _rows(shape: Shape) -> tuple[bool, int]:
-    return is_per_candidate(shape), elements_per_candidate(shape[:-1])
 
 
 def _emit_sum(graph: Graph, node: Node, repeated: list[tuple[str, slice]], others: list[tuple[str, slice]]) -> None:

@@ -1,5 +1,6 @@
 """Graph to plan: which nodes become one loop, what runs once, where each value lies."""
 
-from rerank_engine.plan.plan import Plan, Step, WeightItem, make_plan
+from rerank_engine.plan.plan import Plan, WeightItem, make_plan
+from rerank_engine.plan.steps import Phase, Step
 
-__all__ = ["Plan", "Step", "WeightItem", "make_plan"]
+__all__ = ["Phase", "Plan", "Step", "WeightItem", "make_plan"]

@@ -1,21 +1,24 @@
-"""The plan of a model: steps that run once, steps that run for each block of candidates, and a place for every value.
+"""The plan of a model: phases of steps, and a place for every value.
 
-Candidates are independent of each other, so the steps are run over blocks of them: the arena holds one block,
-stays in the cache, and any number of candidates is possible. What does not depend on the candidate is computed
-once a call.
+The arena has a header, a part whose layout is fixed when the plan is made (what does not depend on a named dimension,
+and one block of candidates), and a part for values whose size is known only when the model runs. The places of the
+latter stand in the header, so that the code needs no other plan when a size changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rerank_engine.graph import DTYPES, Graph, elements_per_candidate, is_per_candidate
-from rerank_engine.ops import check_nodes
-from rerank_engine.plan.arena import ALIGNMENT, Lifetime, place
-from rerank_engine.plan.steps import Step, find_aliases, find_copied_outputs, group_steps
+from rerank_engine.dimensions import names_in, product, resolve
+from rerank_engine.graph import DTYPES, Dim, Graph, Value, depends_on_candidates, elements_per_candidate
+from rerank_engine.ops import check_nodes, lookup
+from rerank_engine.plan.arena import ALIGNMENT, Lifetime, place, round_up
+from rerank_engine.plan.steps import Phase, Step, find_aliases, find_copied_outputs, group_phases, group_steps
 
-HEADER_BYTES = 64
-"""Start of the arena: status (int64), the offending id (int64), the rest unused."""
+STATUS_OFFSET, BAD_VALUE_OFFSET, SIZES_OFFSET = 0, 8, 16
+"""Bytes into the arena's header: status (int64), the offending value (int64), then the sizes of the named dimensions
+and the places of the values whose size is known only at run time (int64 each)."""
 
 BLOCK_BYTES = 256 * 1024
 """Wanted size of what one block of candidates needs: half of a small second-level cache."""
@@ -46,6 +49,26 @@ class WeightItem:
     offset: int
 
 
+@dataclass(frozen=True)
+class DynamicBuffer:
+    """A buffer whose size is known only when the model runs.
+
+    Attributes
+    ----------
+    name
+        Of the value.
+    size_bytes
+        Over the named dimensions.
+    first, last
+        As in :class:`~rerank_engine.plan.arena.Lifetime`.
+    """
+
+    name: str
+    size_bytes: int | Dim
+    first: int
+    last: int
+
+
 @dataclass
 class Plan:
     """Everything the code generator needs besides the target.
@@ -54,14 +77,24 @@ class Plan:
     ----------
     graph
         The model.
-    once, per_block
-        Steps before the loop over blocks, and in it.
+    phases
+        What runs, in order.
+    values
+        The graph's values, and the scratch buffers of its steps.
+    scratch
+        Names of the scratch buffers of each step, by the step's first result.
     aliases
         Value to the value whose bytes it shares.
     offsets
-        Arena offset in bytes of each stored value.
-    arena_bytes
-        Size of the arena.
+        Arena offset in bytes of each value with a fixed place.
+    dynamic
+        Values without one; their places are header entries, in this order.
+    per_block
+        Values of which only the block at hand is stored.
+    names
+        Named dimensions; their sizes are header entries, in this order.
+    fixed_bytes
+        Size of the arena without the dynamic values.
     block
         Candidates computed at a time.
     copied_outputs
@@ -73,26 +106,28 @@ class Plan:
     """
 
     graph: Graph
-    once: list[Step]
-    per_block: list[Step]
+    phases: list[Phase]
+    values: dict[str, Value]
+    scratch: dict[str, tuple[str, ...]]
     aliases: dict[str, str]
     offsets: dict[str, int]
-    arena_bytes: int
+    dynamic: tuple[DynamicBuffer, ...]
+    per_block: frozenset[str]
+    names: tuple[str, ...]
+    fixed_bytes: int
     block: int
     copied_outputs: tuple[int, ...] = ()
     weights: dict[tuple[str, str, int], WeightItem] = field(default_factory=dict)
     weight_bytes: int = 0
 
+    @property
+    def steps(self) -> list[Step]:
+        """All steps in order."""
+        return [step for phase in self.phases for step in phase.steps]
+
     def storage(self, name: str) -> str:
         """The value whose bytes ``name`` stands for."""
         return self.aliases.get(name, name)
-
-
-def value_bytes(graph: Graph, name: str, candidates: int) -> int:
-    """Bytes of a value for ``candidates`` candidates."""
-    value = graph.values[name]
-    rows = candidates if is_per_candidate(value.shape) else 1
-    return rows * elements_per_candidate(value.shape) * DTYPES[value.dtype].itemsize
 
 
 def make_plan(graph: Graph) -> Plan:
@@ -106,47 +141,148 @@ def make_plan(graph: Graph) -> Plan:
         A declared dtype or shape is not what the operator makes: code for it would write out of bounds.
     """
     check_nodes(graph)
-    steps = group_steps(graph)
+    phases = group_phases(graph, group_steps(graph))
     aliases = find_aliases(graph)
-    once = [step for step in steps if not step.per_candidate]
-    per_block = [step for step in steps if step.per_candidate]
-    in_output = {aliases.get(name, name) for name in graph.outputs}
-    last = len(once) + len(per_block)
-    order = {step.writes: index for index, step in enumerate([*once, *per_block])}
-    reads: dict[str, list[int]] = {}
-    for index, step in enumerate([*once, *per_block]):
-        for name in step.reads:
-            reads.setdefault(aliases.get(name, name), []).append(index)
-
-    def lifetime(step: Step, candidates: int) -> Lifetime:
-        first = order[step.writes]
-        ends = reads.get(step.writes, [first])
-        keep = not step.per_candidate and any(index >= len(once) for index in ends)
-        return Lifetime(
-            step.writes,
-            value_bytes(graph, step.writes, candidates),
-            first,
-            last if keep else max(first, *ends),
-        )
-
-    stored_once = [lifetime(step, 1) for step in once if step.writes not in in_output]
-    once_offsets, once_end = place(stored_once, HEADER_BYTES)
+    values, scratch = _declare_scratch(graph, phases)
+    names = tuple(sorted(names_in(dim for name in graph.inputs for dim in graph.values[name].shape)))
+    lifetimes, per_block = _find_lifetimes(graph, values, phases, aliases, scratch)
+    static, dynamic = [], []
+    for name, (first, last) in lifetimes.items():
+        size = product([*_stored_shape(values[name], name in per_block), DTYPES[values[name].dtype].itemsize])
+        if name in per_block and isinstance(size, int):
+            continue
+        if isinstance(size, int):
+            static.append(Lifetime(name, size, first, last))
+        else:
+            size = size * MIN_BLOCK if name in per_block else size
+            dynamic.append(DynamicBuffer(name, size, first, last))
+    start = round_up(SIZES_OFFSET + 8 * (len(names) + len(dynamic)))
+    offsets, end = place(static, start)
+    blocks = {
+        name: size * DTYPES[values[name].dtype].itemsize
+        for name in per_block
+        if isinstance(size := elements_per_candidate(values[name].shape), int)
+    }
 
     def place_block(candidates: int) -> tuple[dict[str, int], int]:
-        block = [lifetime(step, candidates) for step in per_block if step.writes not in in_output]
-        return place(block, once_end)
+        return place([Lifetime(name, size * candidates, *lifetimes[name]) for name, size in blocks.items()], end)
 
-    block = MAX_BLOCK
-    while block > MIN_BLOCK and place_block(block)[1] - once_end > BLOCK_BYTES:
+    block = MAX_BLOCK if len(blocks) == len(per_block) else MIN_BLOCK
+    while block > MIN_BLOCK and place_block(block)[1] - end > BLOCK_BYTES:
         block //= 2
     block_offsets, end = place_block(block)
     return Plan(
         graph=graph,
-        once=once,
-        per_block=per_block,
+        phases=phases,
+        values=values,
+        scratch=scratch,
         aliases=aliases,
-        offsets={**once_offsets, **block_offsets},
-        arena_bytes=-(-end // ALIGNMENT) * ALIGNMENT,
+        offsets={**offsets, **block_offsets},
+        dynamic=tuple(dynamic),
+        per_block=frozenset(per_block),
+        names=names,
+        fixed_bytes=round_up(end),
         block=block,
         copied_outputs=tuple(find_copied_outputs(graph, aliases)),
     )
+
+
+def place_dynamic(
+    buffers: Iterable[DynamicBuffer], fixed_bytes: int, capacity: dict[str, int]
+) -> tuple[list[int], int]:
+    """Place what has no fixed size, with room for ``capacity``, behind the fixed part.
+
+    Returns
+    -------
+    tuple
+        Offset of each buffer, in order, and the size of the whole arena in bytes.
+
+    Examples
+    --------
+    >>> place_dynamic([DynamicBuffer("x", Dim("N", 4), 0, 1)], 128, {"N": 10})
+    ([128], 256)
+    """
+    ordered = list(buffers)
+    lifetimes = [
+        Lifetime(str(index), _most(buffer.size_bytes, capacity), buffer.first, buffer.last)
+        for index, buffer in enumerate(ordered)
+    ]
+    offsets, end = place(lifetimes, fixed_bytes)
+    return [offsets[str(index)] for index in range(len(ordered))], -(-end // ALIGNMENT) * ALIGNMENT
+
+
+def _most(size: int | Dim, capacity: dict[str, int]) -> int:
+    """Largest value of a size up to the capacity: terms that are taken away count as zero."""
+    if isinstance(size, int):
+        return size
+    return sum(
+        resolve(product([coefficient, *(Dim(name) for name in names)]), capacity)
+        for names, coefficient in size.terms
+        if coefficient > 0
+    )
+
+
+def _stored_shape(value: Value, per_block: bool) -> tuple[int | Dim, ...]:
+    return (elements_per_candidate(value.shape),) if per_block else value.shape
+
+
+def _declare_scratch(graph: Graph, phases: list[Phase]) -> tuple[dict[str, Value], dict[str, tuple[str, ...]]]:
+    values, scratch = dict(graph.values), {}
+    for step in (step for phase in phases for step in phase.steps):
+        node = step.nodes[-1]
+        wanted = lookup(node).scratch
+        if wanted is None:
+            continue
+        made = []
+        for index, (dtype, shape) in enumerate(wanted(node, [graph.values[name] for name in node.inputs])):
+            name = f"{step.writes[0]}/scratch{index}"
+            while name in values:
+                name += "_"
+            values[name] = Value(name, dtype, shape)
+            made.append(name)
+        scratch[step.writes[0]] = tuple(made)
+    return values, scratch
+
+
+def _find_lifetimes(
+    graph: Graph,
+    values: dict[str, Value],
+    phases: list[Phase],
+    aliases: dict[str, str],
+    scratch: dict[str, tuple[str, ...]],
+) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    """First and last step of every stored value, and which of them are stored for one block only.
+
+    Steps of a block phase run again for each block, so what lives beyond the phase lives through all of it.
+    """
+    in_output = {aliases.get(name, name) for name in graph.outputs}
+    numbered = [(index, phase) for index, phase in enumerate(phases) for _ in phase.steps]
+    steps = [step for phase in phases for step in phase.steps]
+    first_of, last_of = {}, {}
+    for position, (index, _) in enumerate(numbered):
+        first_of.setdefault(index, position)
+        last_of[index] = position
+    reads: dict[str, list[int]] = {}
+    for position, step in enumerate(steps):
+        for name in step.reads:
+            reads.setdefault(aliases.get(name, name), []).append(position)
+    lifetimes: dict[str, tuple[int, int]] = {}
+    per_block: set[str] = set()
+    for position, step in enumerate(steps):
+        phase_index, phase = numbered[position]
+        is_block = phase.mode == "block"
+        for name in step.writes:
+            if name in in_output:
+                continue
+            ends = reads.get(name, [position])
+            if is_block and all(numbered[end][0] == phase_index for end in ends):
+                per_block.add(name)
+                lifetimes[name] = (position, max(ends))
+                continue
+            lasts = [last_of[numbered[end][0]] if numbered[end][1].mode == "block" else end for end in ends]
+            lifetimes[name] = (first_of[phase_index] if is_block else position, max(position, *lasts))
+        for name in scratch.get(step.writes[0], ()):
+            lifetimes[name] = (position, position)
+            if is_block and depends_on_candidates(values[name].shape):
+                per_block.add(name)
+    return lifetimes, per_block

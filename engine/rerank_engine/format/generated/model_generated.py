@@ -12,6 +12,19 @@ class DType(object):
     Int32 = 2
     Int64 = 3
     Bool = 4
+    Float64 = 5
+    Int8 = 6
+    Int16 = 7
+    UInt8 = 8
+    UInt16 = 9
+    UInt32 = 10
+    UInt64 = 11
+
+
+class OutOfRange(object):
+    Undefined = 0
+    Raise = 1
+    UnknownRow = 2
 
 
 class AttributeValue(object):
@@ -26,30 +39,161 @@ class AttributeValue(object):
     StringsAttribute = 8
 
 
-class Dim(object):
+class DimensionName(object):
     __slots__ = ['_tab']
 
     @classmethod
-    def SizeOf(cls):
-        return 16
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = DimensionName()
+        x.Init(buf, n + offset)
+        return x
 
-    # Dim
+    @classmethod
+    def GetRootAsDimensionName(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def DimensionNameBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # DimensionName
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # Dim
-    def Size(self): return self._tab.Get(flatbuffers.number_types.Int64Flags, self._tab.Pos + flatbuffers.number_types.UOffsetTFlags.py_type(0))
-    # Dim
-    def Scale(self): return self._tab.Get(flatbuffers.number_types.Uint32Flags, self._tab.Pos + flatbuffers.number_types.UOffsetTFlags.py_type(8))
-    # Dim
-    def Name(self): return self._tab.Get(flatbuffers.number_types.Uint32Flags, self._tab.Pos + flatbuffers.number_types.UOffsetTFlags.py_type(12))
+    # DimensionName
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
 
-def CreateDim(builder, size, scale, name):
-    builder.Prep(8, 16)
-    builder.PrependUint32(name)
-    builder.PrependUint32(scale)
-    builder.PrependInt64(size)
-    return builder.Offset()
+    # DimensionName
+    def Maximum(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def DimensionNameStart(builder): builder.StartObject(2)
+def DimensionNameAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+def DimensionNameAddMaximum(builder, maximum): builder.PrependUint64Slot(1, maximum, 0)
+def DimensionNameEnd(builder): return builder.EndObject()
+
+
+class Term(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Term()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsTerm(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def TermBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # Term
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Term
+    def Coefficient(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return 0
+
+    # Term
+    def Names(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Term
+    def NamesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Term
+    def NamesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Term
+    def NamesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+def TermStart(builder): builder.StartObject(2)
+def TermAddCoefficient(builder, coefficient): builder.PrependInt64Slot(0, coefficient, 0)
+def TermAddNames(builder, names): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(names), 0)
+def TermStartNamesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def TermEnd(builder): return builder.EndObject()
+
+
+class Dimension(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Dimension()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsDimension(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def DimensionBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # Dimension
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Dimension
+    def Terms(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Term()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Dimension
+    def TermsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Dimension
+    def TermsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+def DimensionStart(builder): builder.StartObject(1)
+def DimensionAddTerms(builder, terms): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(terms), 0)
+def DimensionStartTermsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def DimensionEnd(builder): return builder.EndObject()
 
 
 class Value(object):
@@ -68,7 +212,7 @@ class Value(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def ValueBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Value
     def Init(self, buf, pos):
@@ -92,12 +236,16 @@ class Value(object):
     def Shape(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
-            x = self._tab.Vector(o)
-            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 16
-            obj = Dim()
-            obj.Init(self._tab.Bytes, x)
-            return obj
-        return None
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Value
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
 
     # Value
     def ShapeLength(self):
@@ -115,7 +263,7 @@ def ValueStart(builder): builder.StartObject(3)
 def ValueAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def ValueAddDtype(builder, dtype): builder.PrependUint8Slot(1, dtype, 0)
 def ValueAddShape(builder, shape): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
-def ValueStartShapeVector(builder, numElems): return builder.StartVector(16, numElems, 8)
+def ValueStartShapeVector(builder, numElems): return builder.StartVector(8, numElems, 8)
 def ValueEnd(builder): return builder.EndObject()
 
 
@@ -135,7 +283,7 @@ class BoolAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def BoolAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # BoolAttribute
     def Init(self, buf, pos):
@@ -169,7 +317,7 @@ class IntAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def IntAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # IntAttribute
     def Init(self, buf, pos):
@@ -203,7 +351,7 @@ class FloatAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def FloatAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # FloatAttribute
     def Init(self, buf, pos):
@@ -237,7 +385,7 @@ class StringAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def StringAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # StringAttribute
     def Init(self, buf, pos):
@@ -271,7 +419,7 @@ class BoolsAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def BoolsAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # BoolsAttribute
     def Init(self, buf, pos):
@@ -326,7 +474,7 @@ class IntsAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def IntsAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # IntsAttribute
     def Init(self, buf, pos):
@@ -381,7 +529,7 @@ class FloatsAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def FloatsAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # FloatsAttribute
     def Init(self, buf, pos):
@@ -436,7 +584,7 @@ class StringsAttribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def StringsAttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # StringsAttribute
     def Init(self, buf, pos):
@@ -484,7 +632,7 @@ class Attribute(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def AttributeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Attribute
     def Init(self, buf, pos):
@@ -537,7 +685,7 @@ class Node(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def NodeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Node
     def Init(self, buf, pos):
@@ -655,6 +803,64 @@ def NodeStartAttributesVector(builder, numElems): return builder.StartVector(4, 
 def NodeEnd(builder): return builder.EndObject()
 
 
+class Input(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Input()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsInput(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def InputBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # Input
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Input
+    def Value(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Input
+    def Vocabulary(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return 0
+
+    # Input
+    def OutOfRange(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Input
+    def UnknownRow(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def InputStart(builder): builder.StartObject(4)
+def InputAddValue(builder, value): builder.PrependUint32Slot(0, value, 0)
+def InputAddVocabulary(builder, vocabulary): builder.PrependInt64Slot(1, vocabulary, 0)
+def InputAddOutOfRange(builder, outOfRange): builder.PrependUint8Slot(2, outOfRange, 0)
+def InputAddUnknownRow(builder, unknownRow): builder.PrependUint64Slot(3, unknownRow, 0)
+def InputEnd(builder): return builder.EndObject()
+
+
 class Constant(object):
     __slots__ = ['_tab']
 
@@ -671,7 +877,7 @@ class Constant(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def ConstantBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Constant
     def Init(self, buf, pos):
@@ -705,6 +911,171 @@ def ConstantAddByteSize(builder, byteSize): builder.PrependUint64Slot(2, byteSiz
 def ConstantEnd(builder): return builder.EndObject()
 
 
+class SampleArray(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = SampleArray()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsSampleArray(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def SampleArrayBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # SampleArray
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # SampleArray
+    def Value(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # SampleArray
+    def Shape(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # SampleArray
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # SampleArray
+    def ShapeLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # SampleArray
+    def ShapeIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # SampleArray
+    def ByteOffset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # SampleArray
+    def ByteSize(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def SampleArrayStart(builder): builder.StartObject(4)
+def SampleArrayAddValue(builder, value): builder.PrependUint32Slot(0, value, 0)
+def SampleArrayAddShape(builder, shape): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+def SampleArrayStartShapeVector(builder, numElems): return builder.StartVector(8, numElems, 8)
+def SampleArrayAddByteOffset(builder, byteOffset): builder.PrependUint64Slot(2, byteOffset, 0)
+def SampleArrayAddByteSize(builder, byteSize): builder.PrependUint64Slot(3, byteSize, 0)
+def SampleArrayEnd(builder): return builder.EndObject()
+
+
+class Sample(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Sample()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsSample(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def SampleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
+
+    # Sample
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Sample
+    def Inputs(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = SampleArray()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Sample
+    def InputsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Sample
+    def InputsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+    # Sample
+    def Outputs(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = SampleArray()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Sample
+    def OutputsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Sample
+    def OutputsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # Sample
+    def Tolerance(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
+        return 0.0
+
+def SampleStart(builder): builder.StartObject(3)
+def SampleAddInputs(builder, inputs): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
+def SampleStartInputsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def SampleAddOutputs(builder, outputs): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(outputs), 0)
+def SampleStartOutputsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def SampleAddTolerance(builder, tolerance): builder.PrependFloat64Slot(2, tolerance, 0.0)
+def SampleEnd(builder): return builder.EndObject()
+
+
 class Metadata(object):
     __slots__ = ['_tab']
 
@@ -721,7 +1092,7 @@ class Metadata(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def MetadataBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Metadata
     def Init(self, buf, pos):
@@ -763,7 +1134,7 @@ class Graph(object):
         return cls.GetRootAs(buf, offset)
     @classmethod
     def GraphBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x52\x52\x4D\x32", size_prefixed=size_prefixed)
 
     # Graph
     def Init(self, buf, pos):
@@ -777,28 +1148,56 @@ class Graph(object):
         return None
 
     # Graph
-    def DimNames(self, j):
+    def DimensionNames(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return ""
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = DimensionName()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
     # Graph
-    def DimNamesLength(self):
+    def DimensionNamesLength(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
-    def DimNamesIsNone(self):
+    def DimensionNamesIsNone(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
     # Graph
-    def Values(self, j):
+    def Dimensions(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Dimension()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Graph
+    def DimensionsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Graph
+    def DimensionsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Graph
+    def Values(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         if o != 0:
             x = self._tab.Vector(o)
             x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
@@ -810,46 +1209,43 @@ class Graph(object):
 
     # Graph
     def ValuesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def ValuesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
     # Graph
     def Inputs(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return 0
-
-    # Graph
-    def InputsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
-        return 0
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Input()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
 
     # Graph
     def InputsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def InputsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         return o == 0
 
     # Graph
     def Outputs(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             a = self._tab.Vector(o)
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
@@ -857,26 +1253,26 @@ class Graph(object):
 
     # Graph
     def OutputsAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
         return 0
 
     # Graph
     def OutputsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def OutputsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         return o == 0
 
     # Graph
     def Nodes(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         if o != 0:
             x = self._tab.Vector(o)
             x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
@@ -888,19 +1284,19 @@ class Graph(object):
 
     # Graph
     def NodesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def NodesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         return o == 0
 
     # Graph
     def Constants(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         if o != 0:
             x = self._tab.Vector(o)
             x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
@@ -912,19 +1308,43 @@ class Graph(object):
 
     # Graph
     def ConstantsLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def ConstantsIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        return o == 0
+
+    # Graph
+    def Samples(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Sample()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Graph
+    def SamplesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Graph
+    def SamplesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
         return o == 0
 
     # Graph
     def Metadata(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
         if o != 0:
             x = self._tab.Vector(o)
             x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
@@ -936,31 +1356,35 @@ class Graph(object):
 
     # Graph
     def MetadataLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
         if o != 0:
             return self._tab.VectorLen(o)
         return 0
 
     # Graph
     def MetadataIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
         return o == 0
 
-def GraphStart(builder): builder.StartObject(8)
+def GraphStart(builder): builder.StartObject(10)
 def GraphAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
-def GraphAddDimNames(builder, dimNames): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(dimNames), 0)
-def GraphStartDimNamesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddValues(builder, values): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(values), 0)
+def GraphAddDimensionNames(builder, dimensionNames): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(dimensionNames), 0)
+def GraphStartDimensionNamesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def GraphAddDimensions(builder, dimensions): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(dimensions), 0)
+def GraphStartDimensionsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def GraphAddValues(builder, values): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(values), 0)
 def GraphStartValuesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddInputs(builder, inputs): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
+def GraphAddInputs(builder, inputs): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
 def GraphStartInputsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddOutputs(builder, outputs): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(outputs), 0)
+def GraphAddOutputs(builder, outputs): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(outputs), 0)
 def GraphStartOutputsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddNodes(builder, nodes): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(nodes), 0)
+def GraphAddNodes(builder, nodes): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(nodes), 0)
 def GraphStartNodesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddConstants(builder, constants): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(constants), 0)
+def GraphAddConstants(builder, constants): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(constants), 0)
 def GraphStartConstantsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def GraphAddMetadata(builder, metadata): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(metadata), 0)
+def GraphAddSamples(builder, samples): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(samples), 0)
+def GraphStartSamplesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def GraphAddMetadata(builder, metadata): builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(metadata), 0)
 def GraphStartMetadataVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def GraphEnd(builder): return builder.EndObject()
 

@@ -12,7 +12,7 @@ import numpy as np
 from rerank_engine.graph import Dim
 from rerank_engine.importers.onnx import ONNX_DTYPES, OnnxBuilder
 from rerank_engine.importers.onnx_handlers.registry import handles, inputs
-from rerank_engine.importers.shapes import ShapeValue, divide, equal, multiply
+from rerank_engine.importers.shapes import ShapeValue, divide, equal
 
 if TYPE_CHECKING:
     import onnx
@@ -23,10 +23,10 @@ def _repeat(value: ShapeValue, count: int) -> tuple[int | Dim, ...]:
 
 
 _ENTRYWISE: dict[str, Callable[[int | Dim, int | Dim], int | Dim | None]] = {
-    "Mul": multiply,
+    "Mul": lambda a, b: a * b,
     "Div": divide,
-    "Add": lambda a, b: a + b if isinstance(a, int) and isinstance(b, int) else None,
-    "Sub": lambda a, b: a - b if isinstance(a, int) and isinstance(b, int) else None,
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
 }
 
 

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
 
 Handler = Callable[[OnnxBuilder, "onnx.NodeProto"], None]
 
-HANDLERS: dict[str, Handler] = {}
-"""What becomes of each ONNX operator that is understood."""
+HANDLERS: dict[tuple[str, str], Handler] = {}
+"""What becomes of each ONNX operator that is understood, by domain (empty for ONNX's own) and name."""
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def handles(*names: str, domain: str = "") -> Callable[[Handler], Handler]:
     """Put a handler into the table."""
 
     def add(handler: Handler) -> Handler:
         for name in names:
-            HANDLERS[name] = handler
+            if (domain, name) in HANDLERS:
+                raise ValueError(f"{name} has two handlers")
+            HANDLERS[domain, name] = handler
         return handler
 
     return add

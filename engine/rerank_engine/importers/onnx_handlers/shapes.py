@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank_engine.graph import Dim, elements_per_candidate, is_per_candidate
+from rerank_engine.dimensions import names_in, product
+from rerank_engine.graph import Dim
 from rerank_engine.importers.onnx import OnnxBuilder
 from rerank_engine.importers.onnx_handlers.registry import axes_of, handles, inputs
 from rerank_engine.importers.shapes import ShapeValue, resolve_reshape
@@ -76,11 +77,8 @@ def _flatten(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     axis = builder.attributes({"axis": 1})["axis"]
     source = builder.value(node.input[0])
     axis = builder.axis(axis, len(source.shape)) if axis != len(source.shape) else axis
-    if axis == 0 and is_per_candidate(source.shape):
-        raise builder.refuse("flattening the candidates into one row is not supported")
-    leading = elements_per_candidate(source.shape[:axis])
-    first = Dim("N", leading) if is_per_candidate(source.shape) else leading
-    builder.emit_shaped("Reshape", source.name, (first, elements_per_candidate(source.shape[axis:])), node.output[0])
+    shape = (product(source.shape[:axis]), product(source.shape[axis:]))
+    builder.emit_shaped("Reshape", source.name, shape, node.output[0])
 
 
 @handles("Squeeze", "Unsqueeze")
@@ -97,8 +95,8 @@ def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if squeezing:
         chosen = [builder.axis(axis, len(shape)) for axis in axes]
         if not axes:
-            if is_per_candidate(source.shape):
-                raise builder.refuse("without axes, a single candidate would lose its dimension; give axes")
+            if names_in(source.shape):
+                raise builder.refuse("without axes, a named dimension of size 1 would be lost; give axes")
             chosen = [axis for axis, dim in enumerate(shape) if dim == 1]
         if any(shape[axis] != 1 for axis in chosen):
             raise builder.refuse(f"axes {axes} of {source} are not all 1")
