@@ -82,7 +82,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, nargs="+", default=[], help="sound .rrm files, or folders of them")
     parser.add_argument("--compiled-share", type=float, default=0.05, help="share of the cases run as machine code")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--limit-s", type=float, default=20.0, help="longest time of one case, in seconds")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="longest time of one case, in seconds")
     parser.add_argument("--case", type=int, help="repeat one case in this process")
     parser.add_argument("--save", type=Path, help="with --case: write the corrupted file here")
     parser.add_argument("--worker", type=int, nargs=3, help=argparse.SUPPRESS)

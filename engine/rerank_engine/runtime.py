@@ -122,9 +122,36 @@ class Engine:
             image, self.backend_reason = _find_image(graph, self.cache_path)
             self._code = _MachineCode(graph, image)
             self.backend = "cpu"
+            self._reject_wrong_code()
         except (CompileError, ImportError) as error:
-            self.backend = "numpy"
+            self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
+
+    def self_check(self) -> str:
+        """Run the model's stored sample and compare.
+
+        Returns
+        -------
+        str
+            Where the answer differs from the stored one; empty when it does not, or when the model has no sample.
+
+        Examples
+        --------
+        >>> engine.self_check()  # doctest: +SKIP
+        ''
+        """
+        sample = self._graph.sample
+        if sample is None:
+            return ""
+        from rerank_engine.sample import difference
+
+        return difference(sample, self._run_session(sample.inputs, self._check(sample.inputs)))
+
+    def _reject_wrong_code(self) -> None:
+        """Fall back to NumPy when machine code gives other numbers than the model's stored sample."""
+        wrong = self.self_check()
+        if wrong:
+            raise CompileError(f"the self-check failed: {wrong}")
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Score candidates.

@@ -11,6 +11,29 @@ from typing import NamedTuple
 from rerank_engine.graph import DTYPES, Graph, Node
 
 
+class Ids(NamedTuple):
+    """What the tables behind an input expect of its ids.
+
+    Attributes
+    ----------
+    vocabulary
+        Number of ids, which count from 0: the rows of the smallest table.
+    unknown_row
+        Row that stands for any other id; None where such an id is an error.
+    mixed
+        Whether several tables treat such an id in different ways; ``unknown_row`` is then that of one of them.
+    """
+
+    vocabulary: int
+    unknown_row: int | None
+    mixed: bool = False
+
+    def joined(self, other: Ids) -> Ids:
+        """What holds for an input that reaches the tables of both."""
+        mixed = self.mixed or other.mixed or self.unknown_row != other.unknown_row
+        return Ids(min(self.vocabulary, other.vocabulary), self.unknown_row, mixed)
+
+
 class _LookUp(NamedTuple):
     """Which inputs of an operator are a table and the ids that pick its rows."""
 
@@ -20,33 +43,76 @@ class _LookUp(NamedTuple):
 
 _LOOK_UPS: Mapping[str, _LookUp] = {"Gather": _LookUp(table=0, ids=1)}
 
+_RAISE = -1
+"""Attribute ``unknown_row`` of a look-up that makes an id outside an error."""
+
 # Operators whose result holds nothing but elements of these inputs (None: of all). Arithmetic and limits are not
 # among them: after Add or Clip an id is another one.
 _MOVES: Mapping[str, tuple[int, ...] | None] = {
     "Cast": (0,),
     "Concat": None,
     "Expand": (0,),
-    "Flatten": (0,),
     "Gather": (0,),
     "GatherElements": (0,),
     "GatherND": (0,),
     "Identity": (0,),
     "Reshape": (0,),
     "Slice": (0,),
-    "Split": (0,),
-    "Squeeze": (0,),
-    "Tile": (0,),
     "Transpose": (0,),
-    "Unsqueeze": (0,),
     "Where": (1, 2),
 }
 
 
-def input_vocabulary(graph: Graph) -> dict[str, int]:
-    """Derive how many ids each integer input may hold.
+def input_ids(graph: Graph) -> dict[str, Ids]:
+    """Derive what each integer input that holds ids may hold.
 
-    An input holds ids when it reaches the index of a ``Gather`` through operators that only move elements. Where it
-    reaches several tables, the one with the fewest rows counts.
+    An input holds ids when it reaches the index of a ``Gather`` through operators that only move elements.
+
+    Parameters
+    ----------
+    graph
+        A graph that verifies.
+
+    Returns
+    -------
+    dict
+        By name of input, for the inputs that hold ids.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rerank_engine.graph import Dim, Value
+    >>> graph = Graph("embed", inputs=["item", "price"], outputs=["row"])
+    >>> graph.values["item"] = Value("item", "int64", (Dim("N"),))
+    >>> graph.values["price"] = Value("price", "float32", (Dim("N"),))
+    >>> graph.values["row"] = Value("row", "float32", (Dim("N"), 4))
+    >>> table = graph.add_constant("table", np.zeros((1000, 4), np.float32))
+    >>> graph.nodes.append(Node("Gather", "embed", (table, "item"), ("row",), {"unknown_row": 0}))
+    >>> input_ids(graph)
+    {'item': Ids(vocabulary=1000, unknown_row=0, mixed=False)}
+    """
+    found: dict[str, Ids] = {}
+
+    def add(name: str, ids: Ids) -> None:
+        if DTYPES[graph.values[name].dtype].kind in "iu":
+            found[name] = found[name].joined(ids) if name in found else ids
+
+    # Backwards, so that what a value's readers expect of it is known before its maker is met.
+    for node in reversed(graph.nodes):
+        if (rows := _table_rows(graph, node)) is not None:
+            row = node.attributes.get("unknown_row", _RAISE)
+            add(node.inputs[_LOOK_UPS[node.op].ids], Ids(rows, None if row == _RAISE else row))
+        if node.op in _MOVES:
+            positions = _MOVES[node.op]
+            for ids in [found[name] for name in node.outputs if name in found]:
+                for position, name in enumerate(node.inputs):
+                    if positions is None or position in positions:
+                        add(name, ids)
+    return {name: found[name] for name in graph.inputs if name in found}
+
+
+def input_vocabulary(graph: Graph) -> dict[str, int]:
+    """Derive how many ids each integer input may hold; see :func:`input_ids`.
 
     Parameters
     ----------
@@ -60,34 +126,10 @@ def input_vocabulary(graph: Graph) -> dict[str, int]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from rerank_engine.graph import Dim, Value
-    >>> graph = Graph("embed", inputs=["item", "price"], outputs=["row"])
-    >>> graph.values["item"] = Value("item", "int64", (Dim("N"),))
-    >>> graph.values["price"] = Value("price", "float32", (Dim("N"),))
-    >>> graph.values["row"] = Value("row", "float32", (Dim("N"), 4))
-    >>> table = graph.add_constant("table", np.zeros((1000, 4), np.float32))
-    >>> graph.nodes.append(Node("Gather", "embed", (table, "item"), ("row",)))
-    >>> input_vocabulary(graph)
-    {'item': 1000}
+    >>> input_vocabulary(Graph("empty"))
+    {}
     """
-    rows: dict[str, int] = {}
-
-    def limit(name: str, count: int) -> None:
-        if DTYPES[graph.values[name].dtype].kind in "iu":
-            rows[name] = min(rows.get(name, count), count)
-
-    for node in reversed(graph.nodes):
-        found = _table_rows(graph, node)
-        if found is not None:
-            limit(node.inputs[_LOOK_UPS[node.op].ids], found)
-        counts = [rows[name] for name in node.outputs if name in rows]
-        if counts and node.op in _MOVES:
-            positions = _MOVES[node.op]
-            for position, name in enumerate(node.inputs):
-                if positions is None or position in positions:
-                    limit(name, min(counts))
-    return {name: rows[name] for name in graph.inputs if name in rows}
+    return {name: ids.vocabulary for name, ids in input_ids(graph).items()}
 
 
 def _table_rows(graph: Graph, node: Node) -> int | None:

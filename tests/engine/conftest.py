@@ -34,12 +34,7 @@ SPECIAL = np.array(
     dtype=np.float32,
 )
 
-_ONNX_TYPES = {
-    "float32": TensorProto.FLOAT,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "bool": TensorProto.BOOL,
-}
+_ONNX_TYPES = {name: int(helper.np_dtype_to_tensor_dtype(dtype)) for name, dtype in DTYPES.items()}
 
 
 def _dims(shape: Sequence[Any]) -> tuple[int | Dim, ...]:
@@ -107,15 +102,16 @@ class GraphBuilder:
 def _draw(random: np.random.Generator, dtype: str, shape: tuple[int, ...], domain: str) -> Array:
     if dtype == "bool":
         return random.random(shape) < 0.5
-    if dtype != "float32":
-        low, high = (0, int(domain)) if domain.isdigit() else (-40, 40)
+    if dtype not in ("float32", "float64"):
+        lowest = 0 if dtype.startswith("u") else -40
+        low, high = (0, int(domain)) if domain.isdigit() else (lowest, 40)
         array = random.integers(low, high, size=shape, dtype=DTYPES[dtype])
         if domain == "special":
             limits = np.iinfo(DTYPES[dtype])
             places = random.random(shape) < 0.1
             array[places] = random.choice(np.array([limits.min, limits.max, 0], DTYPES[dtype]), size=int(places.sum()))
         return array
-    array = random.normal(0, 2, size=shape).astype(np.float32)
+    array = random.normal(0, 2, size=shape).astype(DTYPES[dtype])
     if domain == "special":
         places = random.random(shape) < 0.3
         array[places] = random.choice(SPECIAL, size=int(places.sum()))
@@ -154,8 +150,15 @@ def expect(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
 def assert_close(
     actual: Array, expected: Array, label: str, tolerance: float = 3e-7, absolute: float = 2 * TINY
 ) -> None:
-    """Compare exactly for integers, within the tolerances for float32; NaN and infinities must match."""
+    """Compare exactly for integers, within the tolerances for float32; NaN and infinities must match.
+
+    For float64 the tolerances are a millionth of those.
+    """
     assert actual.shape == expected.shape, f"{label}: shape {actual.shape}, expected {expected.shape}"
+    if actual.dtype == np.float64:
+        assert expected.dtype == np.float64, f"{label}: dtype float64, expected {expected.dtype}"
+        np.testing.assert_allclose(actual, expected, tolerance * 1e-6, absolute * 1e-6, equal_nan=True, err_msg=label)
+        return
     if actual.dtype != np.float32:
         assert actual.dtype == expected.dtype, f"{label}: dtype {actual.dtype}, expected {expected.dtype}"
         np.testing.assert_array_equal(actual, expected, err_msg=label)
@@ -166,16 +169,22 @@ def assert_close(
 
 
 def assert_rows_alone(compiled: Compiled, feeds: Mapping[str, Array], rows: Iterable[int]) -> None:
-    """Each row, computed alone, has the same bits as in the batch; a denormal that is only passed on counts as zero."""
+    """Each row, computed alone, has the same bits as in the batch, but for the kind of a NaN.
+
+    A denormal that is only passed on counts as zero.
+    """
     values = compiled.graph.values
     whole = compiled(feeds)
     for row in rows:
         single = {name: _row(values[name], array, row) for name, array in feeds.items()}
         for name, array in compiled(single).items():
             expected = _row(values[name], whole[name], row)
-            assert flush(array).tobytes() == flush(expected).tobytes(), (
-                f"row {row} of {values[name]} alone differs from the batch"
-            )
+            assert _bits(array) == _bits(expected), f"row {row} of {values[name]} alone differs from the batch"
+
+
+def _bits(array: Array) -> bytes:
+    flushed = flush(array)
+    return (np.where(np.isnan(flushed), np.nan, flushed) if flushed.dtype.kind == "f" else flushed).tobytes()
 
 
 def _row(value: Value, array: Array, row: int) -> Array:

@@ -325,7 +325,7 @@ def dirty_bool() -> Graph:
         (dirty_bool(), "other than 0 and 1"),
         (with_facts(maxima={"N": 2**64}), "maximum of 'N' is 18446744073709551616"),
         (with_facts(maxima={"N": 2.5}), "maximum of 'N' is 2.5"),
-        (with_facts(unknown_rows={"x": 0}), "no table that its ids reach unchanged"),
+        (with_facts(unknown_rows={"x": 0}), "declares unknown row 0, its tables have no unknown row"),
         (with_facts(unknown_rows={"x": -1}), "unknown row of input 'x' is -1"),
         (with_facts(sample=Sample({}, {})), "input 'x' is missing"),
         (with_facts(sample=Sample({"x": np.ones((2, 3))}, {"y": np.ones((2, 2), np.float32)})), "is float64, expected"),

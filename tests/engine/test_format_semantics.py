@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rerank_engine import semantics
 from rerank_engine.errors import GraphError, ModelFileError
 from rerank_engine.format import model_bytes, read_model
 from rerank_engine.graph import Dim, Graph, Node, Shape, Value
-from rerank_engine.semantics import input_vocabulary
+from rerank_engine.ops import OPERATORS
+from rerank_engine.semantics import Ids, input_ids, input_vocabulary
 
 N = Dim("N")
 
@@ -67,6 +69,10 @@ def test_what_makes_other_numbers_ends_the_trace(op: str, inputs: tuple[str, ...
     assert input_vocabulary(embedding(Node(op, "change", inputs, ("made",)), ids="made")) == {}
 
 
+def test_only_operators_that_exist_are_named() -> None:
+    assert set(semantics._MOVES) | set(semantics._LOOK_UPS) <= set(OPERATORS)
+
+
 def test_floats_are_no_ids() -> None:
     cast = Node("Cast", "cast", ("item",), ("moved",), {"to": "int64"})
     assert input_vocabulary(embedding(cast, ids="moved", dtype="float32")) == {}
@@ -99,18 +105,48 @@ def test_nodes_that_are_no_look_up_at_all() -> None:
     assert input_vocabulary(graph) == {}
 
 
-def test_the_unknown_row_travels_in_the_file() -> None:
-    graph = embedding()
-    graph.unknown_rows["item"] = 9
-    assert read_model(model_bytes(graph)).unknown_rows == {"item": 9}
-    graph.unknown_rows["item"] = 10
-    with pytest.raises(GraphError, match="row 10 of 'item', which has 10 rows"):
-        model_bytes(graph)
+def with_unknown_rows(first: int, second: int, declared: int | None) -> Graph:
+    """Two tables behind one input, each with its unknown row (-1: none)."""
+    graph = embedding(rows=10)
+    small = graph.add_constant("small", np.zeros((4, 2), np.float32))
+    graph.values["second"] = Value("second", "float32", (N, 2))
+    graph.nodes = [
+        Node("Gather", "first", ("table", "item"), ("row",), {"unknown_row": first}),
+        Node("Gather", "second", (small, "item"), ("second",), {"unknown_row": second}),
+    ]
+    if declared is not None:
+        graph.unknown_rows["item"] = declared
+    return graph
+
+
+@pytest.mark.parametrize("row", [0, 3])
+def test_the_unknown_row_travels_in_the_file(row: int) -> None:
+    graph = with_unknown_rows(row, row, row)
+    assert input_ids(graph) == {"item": Ids(4, row)}
+    data = model_bytes(graph)
+    assert read_model(data).unknown_rows == {"item": row}
+    assert model_bytes(read_model(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "declared", "problem"),
+    [
+        (3, 3, None, "'item' declares no unknown row, its tables have unknown row 3"),
+        (-1, -1, 3, "'item' declares unknown row 3, its tables have no unknown row"),
+        (3, 3, 2, "declares unknown row 2, its tables have unknown row 3"),
+        (3, 2, 3, "its tables do not agree on one"),
+        (3, -1, 3, "its tables do not agree on one"),
+        (3, -1, None, "its tables do not agree on one"),
+    ],
+)
+def test_what_is_declared_is_what_the_tables_do(first: int, second: int, declared: int | None, problem: str) -> None:
+    with pytest.raises(GraphError, match=problem):
+        model_bytes(with_unknown_rows(first, second, declared))
 
 
 def test_a_stored_vocabulary_must_be_that_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     data = model_bytes(embedding())
     assert model_bytes(read_model(data)) == data
-    monkeypatch.setattr("rerank_engine.format.decoder.input_vocabulary", lambda graph: {"item": 11})
-    with pytest.raises(ModelFileError, match=r"inputs\[0\].vocabulary: 10 of 'item', its tables have 11 rows"):
+    monkeypatch.setattr("rerank_engine.format.decoder.input_ids", lambda graph: {"item": Ids(11, None)})
+    with pytest.raises(ModelFileError, match=r"inputs\[0\].vocabulary: 10 of 'item', by its tables 11"):
         read_model(data)

@@ -200,11 +200,11 @@ def test_rounding_that_a_model_blows_up_is_no_difference(check: Any) -> None:
         helper.make_node("Add", ["x", "far"], ["moved"], "move"),
         helper.make_node("Sub", ["moved", "far"], ["score"], "back"),
     ]
-    weights = {"far": np.array(30_000.3, np.float32)}
+    weights = {"far": np.array(300.3, np.float32)}
     source = make_proto(nodes, {"x": (TensorProto.FLOAT, ["N"])}, {"score": ["N"]}, weights)
     report = check(source)
     assert report.passed, texts(report)
-    assert max(case.outputs[0].engine.scaled_error for case in report.cases) > 100 * TOLERANCE
+    assert max(case.outputs[0].engine.scaled_error for case in report.cases) > 2 * TOLERANCE
 
 
 # --- planted faults are found and named --------------------------------------------------------------------
@@ -214,9 +214,11 @@ def plant(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
     monkeypatch.setitem(OPERATORS, name, replace(OPERATORS[name], **parts))
 
 
-def test_wrong_machine_code_of_an_operator(proto: onnx.ModelProto, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_machine_code_of_an_operator(
+    proto: onnx.ModelProto, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch, "Mul", pointwise=OPERATORS["Add"].pointwise)
-    report = check(proto)
+    report = check(proto, cache_dir=tmp_path)
     assert not report.passed
     found = report.first_difference
     assert found is not None
@@ -229,7 +231,9 @@ def test_wrong_machine_code_of_an_operator(proto: onnx.ModelProto, check: Any, m
     assert "source differs" not in texts(report)
 
 
-def test_an_operator_that_is_misunderstood(proto: onnx.ModelProto, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_is_misunderstood(
+    proto: onnx.ModelProto, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = OPERATORS["Sigmoid"]
     plant(monkeypatch, "Tanh", reference=wrong.reference, pointwise=wrong.pointwise)
     report = check(proto, cache_dir=tmp_path)
@@ -328,9 +332,12 @@ def test_a_wrong_number_in_one_row_is_found(proto: onnx.ModelProto, check: Any) 
 
 
 def test_a_source_that_does_not_run(proto: onnx.ModelProto, check: Any) -> None:
-    report = check(proto, runners=[Broken(proto, dict)])
+    report = check(proto, runners=[Broken(proto, dict), Broken(proto, dict)])
     assert not report.passed
-    assert "N=7: mix: the source did not run: altered: out of order" in report.problems
+    assert "N=7: mix: the source did not run: altered: out of order; altered: out of order" in report.problems
+    assert "N=0: mix: the source did not run: altered: out of order; altered: out of order; if the source" in texts(
+        report
+    )
     assert "no number of the source was compared" in report.problems
     assert report.max_abs_error is None
     assert report.first_difference is None
@@ -749,7 +756,7 @@ def test_a_framework_that_ends_its_process_is_started_again(odd: Any) -> None:
     runner = odd()
     assert isinstance(runner, SourceRunner)
     assert runner.run(x_of(0))["y"].tolist() == [0.0, 10.0]
-    with pytest.raises(ConversionError, match="odd ended the process, exit code 3: a last word"):
+    with pytest.raises(ConversionError, match="its process ended, exit code 3: a last word"):
         runner.run(x_of(1))
     with pytest.raises(ConversionError, match="KeyError: 'refused'"):
         runner.run(x_of(2))
@@ -762,7 +769,7 @@ def test_a_framework_that_hangs(odd: Any) -> None:
     runner = odd(timeout_s=5.0)
     runner.run(x_of(0))
     runner._timeout_s = 0.5
-    with pytest.raises(ConversionError, match=r"odd did not answer within 0.5 s"):
+    with pytest.raises(ConversionError, match=r"no answer within 0\.5 s"):
         runner.run(x_of(3))
 
 

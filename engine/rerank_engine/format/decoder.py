@@ -21,7 +21,7 @@ from rerank_engine.format.shapes import MAX_RANK, ShapeReader, least_elements, u
 from rerank_engine.format.verifier import verify_buffer
 from rerank_engine.graph import DTYPES, Dim, Graph, Node, Shape, Value
 from rerank_engine.ops import OPERATORS
-from rerank_engine.semantics import input_vocabulary
+from rerank_engine.semantics import Ids, input_ids
 
 DTYPE_CODES: Mapping[str, int] = {
     "float32": fbs.DType.Float32,
@@ -99,7 +99,7 @@ def decode_graph(section: bytes, weights_size: int, source: Source, *, unknown_f
     (Extent(name='w', dtype='float32', shape=(3,), byte_offset=0, byte_size=12),)
     """
     verify_buffer(section, source, unknown_fields=unknown_fields)
-    decoded = _Decoder(fbs.Graph.GetRootAs(section, 0), source, unknown_fields).decode()
+    decoded = _Decoder(fbs.Graph.GetRootAs(section, 0), source).decode()
     check_placement(decoded.placement, weights_size, source, more_arrays=unknown_fields)
     return decoded
 
@@ -116,10 +116,9 @@ def operator_version(op: str) -> int:
 class _Decoder:
     """Reads a verified buffer; holds what every check needs."""
 
-    def __init__(self, root: Any, source: Source, newer: bool) -> None:
+    def __init__(self, root: Any, source: Source) -> None:
         self.root = root
         self.source = source
-        self.newer = newer
         self.shapes = ShapeReader(root, source)
         self.names: list[str] = []
         self.values: dict[str, Value] = {}
@@ -146,9 +145,11 @@ class _Decoder:
         )
         if name := unsolved_name(self.values[name].shape for name in graph.inputs):
             self.fail("inputs", f"none of them gives the size of {name!r} alone")
-        vocabulary = input_vocabulary(graph)
+        ids = input_ids(graph)
         for i, (name, entry) in enumerate(zip(graph.inputs, inputs, strict=True)):
-            self.semantics(graph, name, vocabulary.get(name, NO_VOCABULARY), entry, f"inputs[{i}]")
+            row = self.semantics(name, ids.get(name, Ids(NO_VOCABULARY, None)), entry, f"inputs[{i}]")
+            if row is not None:
+                graph.unknown_rows[name] = row
         constants = tuple(self.constant(root.Constants(i), f"constants[{i}]") for i in range(root.ConstantsLength()))
         self.unique((*graph.inputs, *(extent.name for extent in constants)), "inputs and constants")
         return DecodedGraph(graph, *self.sample(constants))
@@ -169,21 +170,20 @@ class _Decoder:
         if self.value_bytes > MAX_VALUES_BYTES:
             self.fail(place, f"the values up to this one have more than {MAX_VALUES_BYTES} bytes")
 
-    def semantics(self, graph: Graph, name: str, vocabulary: int, table: Any, place: str) -> None:
-        """Check what the file says of an input's ids against the graph, and take over its unknown row."""
-        # A newer minor version may know more ways by which an id comes to its table.
-        if table.Vocabulary() != vocabulary and not self.newer:
-            self.fail(f"{place}.vocabulary", f"{table.Vocabulary()} of {name!r}, its tables have {vocabulary} rows")
+    def semantics(self, name: str, ids: Ids, table: Any, place: str) -> int | None:
+        """Check what the file says of an input's ids against what the graph does, and return its unknown row."""
         policy, row = table.OutOfRange(), table.UnknownRow()
-        if policy == fbs.OutOfRange.UnknownRow:
-            if row >= vocabulary:
-                ids = f"{vocabulary} rows" if vocabulary >= 0 else "no table that its ids reach unchanged"
-                self.fail(f"{place}.unknown_row", f"row {row} of {name!r}, which has {ids}")
-            graph.unknown_rows[name] = row
-        elif policy != fbs.OutOfRange.Raise:
+        if policy not in (fbs.OutOfRange.Raise, fbs.OutOfRange.UnknownRow):
             self.fail(f"{place}.out_of_range", f"policy {policy} of {name!r}, known: 1 (raise), 2 (unknown row)")
-        elif row:
+        unknown_row = row if policy == fbs.OutOfRange.UnknownRow else None
+        if unknown_row is None and row:
             self.fail(f"{place}.unknown_row", f"row {row} of {name!r}, which has no unknown row")
+        if table.Vocabulary() != ids.vocabulary:
+            self.fail(f"{place}.vocabulary", f"{table.Vocabulary()} of {name!r}, by its tables {ids.vocabulary}")
+        if ids.mixed or unknown_row != ids.unknown_row:
+            tables = "do not agree on one" if ids.mixed else f"have {_row_text(ids.unknown_row)}"
+            self.fail(f"{place}.unknown_row", f"{name!r} declares {_row_text(unknown_row)}, its tables {tables}")
+        return unknown_row
 
     def node(self, table: Any, place: str) -> Node:
         op = self.identifier(table.Op(), f"{place}.op")
@@ -279,6 +279,10 @@ class _Decoder:
             name, count = Counter(found).most_common(1)[0]
             self.fail(place, f"{name!r} stands {count} times")
         return found
+
+
+def _row_text(unknown_row: int | None) -> str:
+    return "no unknown row" if unknown_row is None else f"unknown row {unknown_row}"
 
 
 def _strings(accessor: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ def convert(
     from rerank_engine.importers.onnx import import_onnx
     from rerank_engine.model import Model
     from rerank_engine.passes.expose_head import expose_last_layer
+    from rerank_engine.sample import make_sample
 
     if isinstance(source, str | Path) and not Path(source).exists():
         raise ConversionError(f"no such file: {source}")
@@ -72,4 +74,4 @@ def convert(
         graph = expose_last_layer(graph)
         graph.verify()
     graph, reports = run_passes(graph, skip_passes)
-    return Model(graph, tuple(reports))
+    return Model(replace(graph, sample=make_sample(graph)), tuple(reports))

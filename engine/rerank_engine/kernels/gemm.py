@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import F32, I64, POINTER, Emitter, i64, pieces
+from rerank_engine.codegen.emitter import F32, I64, POINTER, Emitter, Index, i64, pieces
 from rerank_engine.kernels import math
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ def multiply_batched(
     right: ir.Value,
     target: ir.Value,
     bias: str | None,
-    batch: ir.Value | int,
-    rows: ir.Value | int,
-    left_stride: int,
-    right_stride: int,
-    target_stride: int,
+    batch: Index,
+    rows: Index,
+    left_stride: Index,
+    right_stride: Index,
+    target_stride: Index,
 ) -> None:
     """Multiply a batch of computed matrices; strides are elements from one matrix to the next.
 
@@ -136,9 +136,9 @@ def multiply_batched(
     added = lowering.packed(bias, "padded", width) if bias else None
 
     def one(index: ir.Value) -> None:
-        here = e.at(left, e.b.mul(index, i64(left_stride * _FLOAT)))
-        there = e.at(right, e.b.mul(index, i64(right_stride * _FLOAT)))
-        result = e.at(target, e.b.mul(index, i64(target_stride * _FLOAT)))
+        here = e.at(left, e.mul(e.mul(index, left_stride), _FLOAT))
+        there = e.at(right, e.mul(e.mul(index, right_stride), _FLOAT))
+        result = e.at(target, e.mul(e.mul(index, target_stride), _FLOAT))
         for start in range(0, product.columns, width):
             _multiply_panel(
                 lowering,

@@ -229,7 +229,7 @@ def _reference_scatter_nd(inputs: Sequence[Array], attributes: Attributes, _: Sh
     count = math.prod(places.shape[:-1])
     chosen = _normalised(places, data.shape[:depth]).reshape(count, depth)
     if updates.size:
-        rows: Array = np.zeros(count, np.int64) if not depth else np.ravel_multi_index(chosen.T, data.shape[:depth])
+        rows = np.asarray(np.ravel_multi_index(chosen.T, data.shape[:depth]) if depth else np.zeros(count, np.int64))
         table = result.reshape(math.prod(data.shape[:depth]), -1)
         _write(table, (rows,), updates.reshape(count, -1), attributes["reduction"])
     return [result]

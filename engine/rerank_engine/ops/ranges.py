@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.dimensions import Dim, divide_exactly, resolve
-from rerank_engine.graph import DTYPES, Node, Shape, Value, attribute_shape
+from rerank_engine.dimensions import Dim, divide_exactly, names_in, resolve
+from rerank_engine.errors import GraphError
+from rerank_engine.graph import CANDIDATES, DTYPES, Node, Shape, Value, attribute_shape
 from rerank_engine.ops.registry import Array, Operator, attribute, refuse, register
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def _infer_dimensions(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Sh
 def _reference_dimensions(
     _: Sequence[Array], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
 ) -> list[Array]:
-    numbers = [resolve(entry, attributes["sizes"]) for entry in attribute_shape(attributes["entries"])]
+    entries = attribute_shape(attributes["entries"])
+    if unknown := names_in(entries) - set(attributes["sizes"] or {}):
+        raise GraphError(f"Dimensions: no input gives the size of {sorted(unknown)[0]!r}")
+    numbers = [resolve(entry, attributes["sizes"]) for entry in entries]
     return [np.array(numbers, DTYPES[attributes["dtype"]]).reshape(shapes[0])]
 
 
@@ -54,8 +58,10 @@ def _lower_dimensions(lowering: Lowering, node: Node) -> None:
     from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES
 
     e, dtype = lowering.emitter, attribute(node, "dtype")
-    target = lowering.address(node.outputs[0])
-    for index, entry in enumerate(attribute_shape(node.attributes["entries"])):
+    target, entries = lowering.address(node.outputs[0]), attribute_shape(node.attributes["entries"])
+    if unknown := names_in(entries) - set(lowering.plan.names) - {CANDIDATES}:
+        raise GraphError(f"Dimensions node {node.name!r}: no input gives the size of {sorted(unknown)[0]!r}")
+    for index, entry in enumerate(entries):
         number = e.value(lowering.size(entry))
         if dtype == "int32":
             number = e.b.trunc(number, ELEMENT_TYPES[dtype])

@@ -158,6 +158,8 @@ def _fits(given: Any, default: Any) -> bool:
     """Whether an attribute is of its default's kind; without a default it is an integer, a text, or a tuple of them."""
     if default is None:
         return all(type(entry) in (int, str) for entry in (given if isinstance(given, tuple) else (given,)))
+    if isinstance(default, tuple) and default:
+        return isinstance(given, tuple) and all(_fits(entry, default[0]) for entry in given)
     return isinstance(given, (int, float) if isinstance(default, float) else type(default))
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from rerank_engine.errors import ConversionError
 from rerank_engine.graph import Graph
+from rerank_engine.passes.common_subexpressions import common_subexpressions
 from rerank_engine.passes.fold_constants import fold_constants
+from rerank_engine.passes.fold_scale import fold_scale
 from rerank_engine.passes.fuse_matmul import fuse_matmul
 from rerank_engine.passes.remove_dead import remove_dead
 from rerank_engine.passes.remove_identity import remove_identity
@@ -16,6 +18,8 @@ from rerank_engine.passes.split_concat import split_concat
 PASSES: dict[str, Callable[[Graph], Graph]] = {
     "fold_constants": fold_constants,
     "remove_identity": remove_identity,
+    "common_subexpressions": common_subexpressions,
+    "fold_scale": fold_scale,
     "split_concat": split_concat,
     "fuse_matmul": fuse_matmul,
     "remove_dead": remove_dead,

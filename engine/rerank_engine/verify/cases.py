@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rerank_engine.errors import InputError
-from rerank_engine.graph import Graph
+from rerank_engine.graph import CANDIDATES, Graph
 from rerank_engine.ops.registry import Array
 from rerank_engine.runtime import Engine
 from rerank_engine.verify.compare import compare, kendall_tau, magnitudes, top_k_agreement
@@ -99,19 +99,21 @@ class CaseRunner:
         return Answers(case, truth, engine, source, name)
 
     def _ask_source(self, case: InputCase) -> tuple[Answer, str]:
-        answer, name = Answer(fault="no framework runs the source"), ""
+        refusals: list[str] = []
         for position, runner in enumerate(self.runners):
             try:
-                return Answer(dict(runner.run(case.inputs))), runner.name
+                found = dict(runner.run(case.inputs))
             except Exception as error:  # whatever a foreign framework raises is its refusal
-                text = f"{runner.name}: {error}"
-            if position == 0 or not answer.refusal:
-                answer, name = Answer(refusal=text), runner.name
-            if case.outside is not None:
-                break  # a refusal is what is expected here
-            if position + 1 < len(self.runners):
-                self.notes.append(f"{self.runners[position + 1].name} was asked where {text}")
-        return answer, name
+                refusals.append(f"{runner.name}: {error}")
+                if case.outside is not None:
+                    break  # a refusal is what is expected here
+                continue
+            if position:
+                self.notes.append(f"{runner.name} was asked where {refusals[-1]}")
+            return Answer(found), runner.name
+        if not refusals:
+            return Answer(fault="no framework runs the source"), ""
+        return Answer(refusal="; ".join(refusals)), self.runners[0].name
 
     def judge(self, answers: Answers) -> CaseResult:
         """Compare what was answered."""
@@ -133,7 +135,11 @@ class CaseRunner:
             if case.outside is not None and source.refusal:
                 policies.append(f"{_outside_text(case)}: the source refuses it, the model answers")
             else:
-                failures.append(f"the source did not run: {source.refusal or source.fault}")
+                text = f"the source did not run: {source.refusal or source.fault}"
+                is_empty = case.sizes.get(CANDIDATES) == 0
+                failures.append(
+                    f"{text}; if the source has no empty lists, leave 0 out of lengths" if is_empty else text
+                )
         noise = LazyNoise(self.graph, case.inputs, case.sizes, truth.values)
         outputs = [self._compare_output(name, answers, noise, failures, policies) for name in self.graph.outputs]
         outcome = FAILED if failures else COMPARED

@@ -112,8 +112,8 @@ class IsolatedRunner:
             code, words = process.wait(), self._said()
             self.close()
             if overdue.is_set():
-                return False, f"{self.name} did not answer within {self._timeout_s:g} s"
-            return False, f"{self.name} ended the process, exit code {code}{words}"
+                return False, f"no answer within {self._timeout_s:g} s"
+            return False, f"its process ended, exit code {code}{words}"
         finally:
             timer.cancel()
         return answer

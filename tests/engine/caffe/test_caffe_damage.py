@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,8 +147,8 @@ def damage_fields(content: bytes, source: random.Random) -> bytes:
         message = source.choice(network.layer)
         field = source.choice([field for field, _ in message.ListFields()] or list(message.DESCRIPTOR.fields))
         while field.message_type is not None:
-            inner = getattr(message, field.name)
-            if isinstance(inner, Sequence):
+            inner: Any = getattr(message, field.name)
+            if field.is_repeated:
                 if not inner or source.random() < 0.1:
                     inner.add()
                 message = source.choice(inner)
@@ -157,8 +156,8 @@ def damage_fields(content: bytes, source: random.Random) -> bytes:
                 message = inner
             known = [entry for entry, _ in message.ListFields()]
             field = source.choice(known if known and source.random() < 0.6 else list(message.DESCRIPTOR.fields))
-        value = getattr(message, field.name)
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        value: Any = getattr(message, field.name)
+        if field.is_repeated:
             if value and source.random() < 0.7:
                 value[source.randrange(len(value))] = value_for(field, source)
             elif value and source.random() < 0.5:

@@ -187,7 +187,7 @@ CASES = [
     Case(
         "batch norm of images", 'type: "BatchNorm" batch_norm_param { use_global_stats: true }', [(3, 2, 4)],
         lambda x, m, v, f: (x - (m / f)[:, None, None]) / np.sqrt((v / f)[:, None, None] + 1e-5),
-        [(3,), (3,), (1,)], positive_blobs=(1, 2), engine=False,
+        [(3,), (3,), (1,)], positive_blobs=(1, 2),
     ),
     Case(
         "batch norm, never trained", 'type: "BatchNorm" batch_norm_param { eps: 0.25 }', [(5,)],
@@ -210,16 +210,16 @@ CASES = [
         lambda x: (x * x).sum(1), opencv=False,
     ),
     Case(
-        "arg max", 'type: "ArgMax"', [(3, 4)], lambda x: arg_max(x.reshape(len(x), -1), 1)[:, None, None],
-        engine=False, opencv=False, ids=4,
+        "arg max", 'type: "ArgMax"', [(3, 4)], lambda x: arg_max(x.reshape(len(x), 12), 1)[:, None, None],
+        opencv=False, ids=4,
     ),
     Case(
         "arg max with value", 'type: "ArgMax" argmax_param { out_max_val: true }', [(5,)],
-        lambda x: np.stack([arg_max(x, 1), x.max(1)], 1)[:, :, None], engine=False, opencv=False, ids=4,
+        lambda x: np.stack([arg_max(x, 1), x.max(1)], 1)[:, :, None], opencv=False, ids=4,
     ),
     Case(
         "arg max, axis", 'type: "ArgMax" argmax_param { axis: 1 }', [(3, 4)], lambda x: arg_max(x, 1)[:, None],
-        engine=False, opencv=False, ids=4,
+        opencv=False, ids=4,
     ),
     Case(
         "arg max, value on an axis", 'type: "ArgMax" argmax_param { axis: 1 out_max_val: true }', [(3, 4)],
@@ -267,7 +267,7 @@ CASES = [
     ),
     Case(
         "tile", 'type: "Tile" tile_param { axis: 2 tiles: 3 }', [(2, 4)], lambda x: np.tile(x, (1, 1, 3)),
-        engine=False, opencv=False,
+        opencv=False,
     ),
     Case(
         "inner product", 'type: "InnerProduct" inner_product_param { num_output: 4 }', [(6,)],
@@ -327,7 +327,11 @@ CASES = [
     ),
     Case(
         "pooling, global", 'type: "Pooling" pooling_param { pool: AVE global_pooling: true }', [(2, 5, 6)],
-        lambda x: x.mean((2, 3), keepdims=True), engine=False,
+        lambda x: x.mean((2, 3), keepdims=True),
+    ),
+    Case(
+        "pooling, global maximum", 'type: "Pooling" pooling_param { global_pooling: true }', [(2, 5, 6)],
+        lambda x: x.max((2, 3), keepdims=True),
     ),
 ]  # fmt: skip
 

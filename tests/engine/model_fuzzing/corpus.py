@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,18 @@ class _Builder:
     def constant(self, name: str, entries: Any, dtype: str) -> str:
         return self.graph.add_constant(name, np.array(entries, DTYPES[dtype]))
 
-    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+    def nodes(self, op: str, *inputs: str, **attributes: Any) -> tuple[str, ...]:
         name = f"{op.lower()}_{len(self.graph.nodes)}"
-        node = Node(op, name, inputs, (name,), attributes)
-        ((dtype, shape),) = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
-        self.graph.values[name] = Value(name, dtype, shape)
-        self.graph.nodes.append(node)
+        bare = Node(op, name, inputs, (), attributes)
+        made = lookup(bare).infer(bare, [self.graph.values[entry] for entry in inputs])
+        outputs = tuple(f"{name}.{i}" if i else name for i in range(len(made)))
+        for output, (dtype, shape) in zip(outputs, made, strict=True):
+            self.graph.values[output] = Value(output, dtype, shape)
+        self.graph.nodes.append(replace(bare, outputs=outputs))
+        return outputs
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        (name,) = self.nodes(op, *inputs, **attributes)
         return name
 
     def finish(self, outputs: Sequence[str], sample: bool = True) -> Graph:
@@ -112,6 +119,50 @@ def token() -> Graph:
     return build.finish([build.node("ReduceMax", joined, axes=(1,), keepdims=1), build.node("Tanh", longer)])
 
 
+def selection() -> Graph:
+    """Positions that are computed: the best of each row, and what stands there."""
+    build = _Builder("selection")
+    scores, places = build.input("scores", "float32", _N, 5), build.input("places", "int64", _N, 2)
+    best, where = build.nodes("TopK", scores, k=2, axis=1)
+    picked = build.node("GatherElements", scores, build.node("Add", where, build.constant("none", 0, "int64")), axis=1)
+    written = build.node("ScatterElements", scores, places, best, axis=1, reduction="add")
+    pairs = build.node("Reshape", places, shape=("N", "1", "2"))
+    found = build.node("GatherND", build.weights("grid", 3, 3), pairs)
+    running = build.node("CumSum", written, axis=1)
+    first = build.node("ArgMax", build.node("LogSoftmax", running), axis=1)
+    return build.finish([picked, found, first])
+
+
+def bags() -> Graph:
+    """Rows in bags, and a recurrent layer over the bags."""
+    build = _Builder("bags")
+    rows = build.node("Gather", build.weights("table", 6, 4), build.input("ids", "int64", _T))
+    pooled = build.node("BagReduce", rows, build.constant("offsets", [0, 2, 2, 3], "int32"), mode="mean")
+    steps = build.node("Reshape", pooled, shape=(1, 3, 4))
+    projected = build.node("MatMul", steps, build.weights("project", 4, 6))
+    recurrent = build.weights("gates", 2, 4), build.weights("new", 2, 2), build.weights("bias", 2)
+    states, _ = build.nodes("GRU", projected, *recurrent, build.weights("start", 1, 2))
+    return build.finish([states, pooled])
+
+
+def forest() -> Graph:
+    """Two trees with two leaves each."""
+    build = _Builder("forest")
+    features = build.input("features", "float32", _N, 3)
+    arrays: list[tuple[str, Any, str]] = [
+        ("tree_start", [0, 1, 2], "int32"),
+        ("nodes", [[0, 0, -1, -2], [2, 0, -3, -4]], "int32"),
+        ("ranges", [[-(2**30), 2**30], [0, 2**30]], "int32"),
+        ("bitsets", [0], "int32"),
+        ("leaf_start", [0, 1, 2, 3, 4], "int32"),
+        ("leaf_target", [0, 0, 0, 0], "int32"),
+        ("leaf_weight", [0.5, -1.0, 2.0, 0.25], "float32"),
+        ("base", [0.125], "float32"),
+    ]
+    inputs = [build.constant(*array) for array in arrays]
+    return build.finish([build.node("TreeEnsemble", features, *inputs, features=3)])
+
+
 def constants() -> Graph:
     """Every dtype, empty and scalar arrays; no node and no sample."""
     build = _Builder("constants", metadata={"é": "ü", "empty": ""})
@@ -121,4 +172,4 @@ def constants() -> Graph:
     return build.finish([*names, x], sample=False)
 
 
-CORPUS = (perceptron, towers, history, token, constants)
+CORPUS = (perceptron, towers, history, token, selection, bags, forest, constants)

@@ -1,20 +1,34 @@
-"""Constants, shape arithmetic, and operators that move or rename elements."""
+"""Constants, shape arithmetic, and operators that rename or repeat dimensions."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rerank_engine.dimensions import names_in, product
-from rerank_engine.graph import Dim
+from rerank_engine.graph import DTYPES, Dim, attribute_shape, shape_text
 from rerank_engine.importers.onnx import OnnxBuilder
-from rerank_engine.importers.onnx_handlers.registry import axes_of, handles, inputs
-from rerank_engine.importers.shapes import ShapeValue, resolve_reshape
+from rerank_engine.importers.onnx_handlers.ranges import (
+    axes_known,
+    iota,
+    known_shape,
+    numbers,
+    scalar,
+)
+from rerank_engine.importers.onnx_handlers.registry import handles
+from rerank_engine.importers.shapes import MOST_ENTRIES, ShapeValue, resolve_reshape, take
+from rerank_engine.ops.ranges import ceil_divide
 
 if TYPE_CHECKING:
     import onnx
+
+_MOST_RANGE = 1 << 24
+"""A constant range of more numbers than this is refused: no list of candidates is that long."""
 
 
 @handles("Constant")
@@ -24,11 +38,14 @@ def _constant(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes(
         {"value": None, "value_float": None, "value_floats": None, "value_int": None, "value_ints": None}
     )
-    (value,) = (entry for entry in found.items() if entry[1] is not None)
-    if value[0] == "value":
-        array = numpy_helper.to_array(value[1])
+    given_values = [(name, value) for name, value in found.items() if value is not None]
+    if len(given_values) != 1:
+        raise builder.refuse("exactly one of the attributes that hold a value must be given")
+    ((name, value),) = given_values
+    if name == "value":
+        array = numpy_helper.to_array(value)
     else:
-        array = np.array(value[1], dtype=np.float32 if "float" in value[0] else np.int64)
+        array = np.array(value, dtype=np.float32 if "float" in name else np.int64)
     builder.constant(node.output[0], array)
 
 
@@ -38,28 +55,42 @@ def _constant_of_shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
     fill = builder.attributes({"value": None})["value"]
     number = numpy_helper.to_array(fill).reshape(()) if fill is not None else np.zeros((), np.float32)
-    known = builder.shape_value(node.input[0])
-    if known is None:
-        raise builder.refuse("the shape must be known when the model is converted")
-    if number.dtype == np.int64 and len(known.entries) == 1 and isinstance(known.entries[0], int):
-        builder.shapes[node.output[0]] = ShapeValue((int(number),) * known.entries[0])
+    known = known_shape(builder, node.input[0], "the shape")
+    if any(isinstance(entry, int) and entry < 0 for entry in known.entries):
+        raise builder.refuse(f"the shape {shape_text(known.entries)} has a negative dimension")
+    count = known.entries[0] if len(known.entries) == 1 else None
+    if number.dtype in (np.int32, np.int64) and isinstance(count, int) and count <= MOST_ENTRIES:
+        builder.shapes[node.output[0]] = ShapeValue((int(number),) * count, dtype=number.dtype.name)
         return
-    scalar = builder.own_constant(f"{node.output[0]}/fill", number)
-    builder.emit_shaped("Expand", scalar, known.entries, node.output[0])
+    filled = builder.own_constant(f"{node.output[0]}/fill", number)
+    builder.emit_shaped("Expand", filled, known.entries, node.output[0])
 
 
 @handles("Shape")
 def _shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes({"start": 0, "end": None})
-    builder.shapes[node.output[0]] = ShapeValue(builder.value(node.input[0]).shape[found["start"] : found["end"]])
+    whole = ShapeValue(_shape_of(builder, node.input[0]))
+    builder.shapes[node.output[0]] = take(whole, found["start"], found["end"])
+
+
+@handles("Size")
+def _size(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    builder.attributes({})
+    builder.shapes[node.output[0]] = ShapeValue((product(_shape_of(builder, node.input[0])),), is_scalar=True)
+
+
+def _shape_of(builder: OnnxBuilder, name: str) -> tuple[int | Dim, ...]:
+    """Shape of a value; that of a shape value is known without putting it into the graph."""
+    if name in builder.shapes and name not in builder.names:
+        known = builder.shapes[name]
+        return () if known.is_scalar else (len(known.entries),)
+    return builder.value(name).shape
 
 
 @handles("Reshape")
 def _reshape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     allow_zero = bool(builder.attributes({"allowzero": 0})["allowzero"])
-    target = builder.shape_value(node.input[1])
-    if target is None:
-        raise builder.refuse("the target shape must be known when the model is converted")
+    target = known_shape(builder, node.input[1], "the target shape")
     if node.input[0] in builder.shapes:
         count = len(builder.shapes[node.input[0]].entries)
         if target.entries in ((-1,), (count,)) or (target.entries == () and count == 1):
@@ -68,7 +99,12 @@ def _reshape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     source = builder.value(node.input[0])
     shape = resolve_reshape(target.entries, source.shape, allow_zero)
     if shape is None:
-        raise builder.refuse(f"cannot resolve the target shape {target.entries} for {source}")
+        raise builder.refuse(f"cannot resolve the target shape {shape_text(target.entries)} for {source}")
+    if product(shape) != product(source.shape) and names_in(source.shape) and not names_in(shape):
+        raise builder.refuse(
+            f"the target shape {shape_text(tuple(shape))} has no named dimension, {source} has: the size at export was"
+            " written into the model; export it with dynamic dimensions"
+        )
     builder.emit_shaped("Reshape", source.name, shape, node.output[0])
 
 
@@ -83,11 +119,12 @@ def _flatten(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 @handles("Squeeze", "Unsqueeze")
 def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    axes = axes_of(builder, node, since=13)
+    axes = axes_known(builder, node, since=13)
     squeezing = node.op_type == "Squeeze"
     if node.input[0] in builder.shapes:
         known = builder.shapes[node.input[0]]
-        if len(known.entries) == 1 and known.is_scalar != squeezing and set(axes) <= {0, -1}:
+        fits = set(axes) <= {0, -1} and (squeezing or len(axes) == 1)
+        if len(known.entries) == 1 and known.is_scalar != squeezing and fits:
             builder.shapes[node.output[0]] = replace(known, is_scalar=squeezing)
             return
     source = builder.value(node.input[0])
@@ -114,32 +151,109 @@ def _squeeze(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 @handles("Expand")
 def _expand(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.attributes({})
-    target = builder.shape_value(node.input[1])
-    if target is None:
-        raise builder.refuse("the target shape must be known when the model is converted")
+    target = known_shape(builder, node.input[1], "the target shape").entries
     source = builder.value(node.input[0])
-    rank = max(len(target.entries), len(source.shape))
-    wanted = (1,) * (rank - len(target.entries)) + target.entries
+    rank = max(len(target), len(source.shape))
+    wanted = (1,) * (rank - len(target)) + target
     own = (1,) * (rank - len(source.shape)) + source.shape
+    # A target of -1 is no part of the specification, but exporters write it for a dimension that stays.
     shape = [have if want in (1, -1) else want for want, have in zip(wanted, own, strict=True)]
     builder.emit_shaped("Expand", source.name, shape, node.output[0])
 
 
-@handles("Concat")
-def _concat(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    axis = builder.attributes({"axis": None})["axis"]
-    if any(name in builder.shapes for name in node.input):
-        known = [builder.shape_value(name) for name in node.input]
-        if all(value is not None for value in known):
-            joined = [value for value in known if value is not None]
-            if any(value.is_scalar or value.dtype != joined[0].dtype for value in joined) or axis not in (0, -1):
-                raise builder.refuse("only vectors of one dtype can be joined, along axis 0")
-            entries = tuple(entry for value in joined for entry in value.entries)
-            builder.shapes[node.output[0]] = ShapeValue(entries, dtype=joined[0].dtype)
-            return
-    names = inputs(builder, node)
-    axis = builder.axis(axis, len(builder.graph.values[names[0]].shape))
-    builder.emit("Concat", names, {"axis": axis}, node.output[0])
+@handles("Tile")
+def _tile(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    builder.attributes({})
+    source = builder.value(node.input[0])
+    repeats = known_shape(builder, node.input[1], "how often to repeat").entries
+    if len(repeats) != len(source.shape):
+        raise builder.refuse(f"{len(repeats)} repeats for {source}")
+    if any(isinstance(count, int) and count < 0 for count in repeats):
+        raise builder.refuse(f"repeats {shape_text(repeats)} are negative")
+    inner: list[int | Dim] = []
+    outer: list[int | Dim] = []
+    for count, dim in zip(repeats, source.shape, strict=True):
+        inner += [dim] if count == 1 else [1, dim]
+        outer += [dim] if count == 1 else [count, dim]
+    spread = builder.emit_shaped("Reshape", source.name, inner)
+    spread = builder.emit_shaped("Expand", spread, outer)
+    shape = [count * dim for count, dim in zip(repeats, source.shape, strict=True)]
+    builder.emit_shaped("Reshape", spread, shape, node.output[0])
+
+
+@handles("Range")
+def _range(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    builder.attributes({})
+    arrays = [builder.array(name) for name in node.input]
+    fixed = [array for array in arrays if array is not None]
+    if len(fixed) == 3 and all(array.size == 1 for array in fixed):
+        builder.constant(node.output[0], _constant_range(builder, fixed))
+        return
+    dtype = _range_dtype(builder, node.input)
+    entries = [_symbol(builder, name) for name in node.input]
+    known = [entry for entry in entries if entry is not None]
+    if len(known) != 3:
+        raise builder.refuse("start, limit and step must be known, or follow from named dimensions, at conversion")
+    start, limit, step = known
+    distance = limit - start
+    count = ceil_divide(start - limit, -step) if isinstance(step, int) and step < 0 else ceil_divide(distance, step)
+    if count is None or step == 0 or (isinstance(count, int) and count > _MOST_RANGE):
+        raise builder.refuse(f"cannot tell how many numbers {start}, {start} + {step}, ... below {limit} are")
+    count = max(count, 0) if isinstance(count, int) else count
+    integers = dtype if dtype in ("int32", "int64") else "int64"
+    if isinstance(start, int) and isinstance(step, int) and isinstance(count, Dim):
+        attributes = {"count": (str(count),), "start": start, "step": step, "dtype": integers}
+        name = builder.emit("Range", [], attributes, node.output[0] if dtype == integers else None)
+    else:
+        name = iota(builder, count, integers)
+        if step != 1:
+            name = builder.emit("Mul", [name, numbers(builder, [step], integers, is_scalar=True)])
+        begin = numbers(builder, [start], integers, is_scalar=True)
+        name = builder.emit("Add", [name, begin], output=node.output[0] if dtype == integers else None)
+    if dtype != integers:
+        builder.emit("Cast", [name], {"to": dtype}, node.output[0])
+
+
+def _constant_range(builder: OnnxBuilder, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    start, limit, step = (array.reshape(())[()] for array in arrays)
+    if step == 0 or not all(math.isfinite(number) for number in (start, limit, step)):
+        raise builder.refuse(f"a range from {start} to {limit} by {step} has no end")
+    if arrays[0].dtype.kind == "f":
+        count = math.ceil((float(limit) - float(start)) / float(step))
+        if count <= _MOST_RANGE:
+            return (float(start) + float(step) * np.arange(max(count, 0), dtype=np.float64)).astype(arrays[0].dtype)
+    else:
+        whole = range(int(start), int(limit), int(step))
+        count = len(whole)
+        if count <= _MOST_RANGE:
+            return (int(start) + int(step) * np.arange(count, dtype=np.int64)).astype(arrays[0].dtype)
+    raise builder.refuse(f"a range of {count} numbers is too long; at most {_MOST_RANGE}")
+
+
+def _range_dtype(builder: OnnxBuilder, names: Sequence[str]) -> str:
+    for name in names:
+        if name in builder.shapes and name not in builder.names:
+            return builder.shapes[name].dtype
+    return builder.value(names[0]).dtype
+
+
+def _symbol(builder: OnnxBuilder, name: str) -> int | Dim | None:
+    """The one number behind an ONNX name, if it is whole, also where a size was cast to float; None otherwise."""
+    known = builder.shape_value(name)
+    if known is not None:
+        return known.entries[0] if len(known.entries) == 1 else None
+    array = builder.array(name)
+    if array is not None:
+        number = scalar(array)
+        return int(number) if number is not None and float(number).is_integer() else None
+    producers = {node.outputs[0]: node for node in builder.graph.nodes if node.op in ("Cast", "Dimensions")}
+    made = producers.get(builder.value_name(name))
+    while made is not None and made.op == "Cast" and DTYPES[made.attributes["to"]].itemsize >= 4:
+        made = producers.get(made.inputs[0])
+    if made is None or made.op != "Dimensions":
+        return None
+    entries = attribute_shape(made.attributes["entries"])
+    return entries[0] if len(entries) == 1 else None
 
 
 @handles("Transpose")
@@ -147,90 +261,36 @@ def _transpose(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     source = builder.value(node.input[0])
     order = builder.attributes({"perm": None})["perm"]
     perm = tuple(order) if order is not None else tuple(reversed(range(len(source.shape))))
+    if perm == tuple(range(len(source.shape))):
+        builder.emit("Identity", [source.name], output=node.output[0])
+        return
     builder.emit("Transpose", [source.name], {"perm": perm}, node.output[0])
 
 
-@handles("Slice")
-def _slice(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    if builder.opset < 10:
-        found = builder.attributes({"starts": None, "ends": None, "axes": None})
-        starts, ends = list(found["starts"]), list(found["ends"])
-        axes, steps = found["axes"], [1] * len(starts)
-    else:
-        builder.attributes({})
-        starts, ends = (builder.integers(name, "the range") for name in node.input[1:3])
-        axes = builder.integers(node.input[3], "axes") if len(node.input) > 3 and node.input[3] else None
-        steps = builder.integers(node.input[4], "steps") if len(node.input) > 4 and node.input[4] else [1] * len(starts)
-    axes = list(axes) if axes is not None else list(range(len(starts)))
-    if any(step != 1 for step in steps):
-        raise builder.refuse(f"steps {steps} are not supported; only 1 is")
-    if node.input[0] in builder.shapes:
-        known = builder.shapes[node.input[0]]
-        if len(starts) != 1 or len(ends) != 1 or axes not in ([0], [-1]) or known.is_scalar:
-            raise builder.refuse("a shape is cut along its only axis")
-        builder.shapes[node.output[0]] = replace(known, entries=known.entries[starts[0] : ends[0]])
+@handles("DepthToSpace", "SpaceToDepth")
+def _depth_to_space(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    to_space = node.op_type == "DepthToSpace"
+    found = builder.attributes({"blocksize": 0, **({"mode": b"DCR"} if to_space else {})})
+    size, source = found["blocksize"], builder.value(node.input[0])
+    if len(source.shape) != 4 or size < 1:
+        raise builder.refuse(f"needs (N, C, H, W) and a block size of at least 1, has {source} and {size}")
+    batch, depth, height, width = source.shape
+    if not to_space:
+        rows, columns = (ceil_divide(dim, size) for dim in (height, width))
+        if rows is None or columns is None or rows * size != height or columns * size != width:
+            raise builder.refuse(f"blocks of {size} do not divide {source}")
+        cut = builder.emit_shaped("Reshape", source.name, (batch, depth, rows, size, columns, size))
+        turned = builder.emit("Transpose", [cut], {"perm": (0, 3, 5, 1, 2, 4)})
+        builder.emit_shaped("Reshape", turned, (batch, depth * size * size, rows, columns), node.output[0])
         return
-    name = builder.value_name(node.input[0])
-    if not axes:
-        builder.emit("Identity", [name], output=node.output[0])
-    for index, (start, end, axis) in enumerate(zip(starts, ends, axes, strict=True)):
-        shape = builder.graph.values[name].shape
-        axis = builder.axis(axis, len(shape))
-        dim = shape[axis]
-        if isinstance(dim, Dim):
-            raise builder.refuse("cutting the candidate dimension is not supported")
-        first, last, _ = slice(start, end).indices(dim)
-        attributes = {"axis": axis, "start": first, "stop": max(first, last)}
-        name = builder.emit("Slice", [name], attributes, node.output[0] if index == len(axes) - 1 else None)
-
-
-@handles("Split")
-def _split(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    found = builder.attributes({"axis": 0, "split": None, "num_outputs": None})
-    source = builder.value(node.input[0])
-    axis = builder.axis(found["axis"], len(source.shape))
-    dim = source.shape[axis]
-    if isinstance(dim, Dim):
-        raise builder.refuse("cutting the candidate dimension is not supported")
-    sizes = found["split"]
-    if len(node.input) > 1 and node.input[1]:
-        sizes = builder.integers(node.input[1], "split sizes")
-    if found["num_outputs"] not in (None, len(node.output)):
-        raise builder.refuse(f"num_outputs={found['num_outputs']} for {len(node.output)} outputs")
-    if sizes is None:
-        each = -(-dim // len(node.output))
-        sizes = [min(each, dim - index * each) for index in range(len(node.output))]
-        if builder.opset < 18 and dim % len(node.output):
-            raise builder.refuse(f"dimension {dim} does not split into {len(node.output)} equal parts")
-    if len(sizes) != len(node.output) or sum(sizes) != dim or min(sizes) < 0:
-        raise builder.refuse(f"sizes {list(sizes)} do not split dimension {dim} into {len(node.output)} parts")
-    start = 0
-    for size, output in zip(sizes, node.output, strict=True):
-        builder.emit("Slice", [source.name], {"axis": axis, "start": start, "stop": start + size}, output)
-        start += size
-
-
-@handles("Gather")
-def _gather(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    axis = builder.attributes({"axis": 0})["axis"]
-    if node.input[0] in builder.shapes:
-        known = builder.shapes[node.input[0]]
-        picks = builder.shape_value(node.input[1])
-        if picks is None or any(isinstance(pick, Dim) for pick in picks.entries):
-            raise builder.refuse("an index into a shape must be constant")
-        chosen = tuple(known.entries[pick] for pick in picks.entries if isinstance(pick, int))
-        builder.shapes[node.output[0]] = replace(known, entries=chosen, is_scalar=picks.is_scalar)
-        return
-    source = builder.value(node.input[0])
-    axis = builder.axis(axis, len(source.shape))
-    if axis == 0:
-        builder.emit("Gather", inputs(builder, node), output=node.output[0])
-        return
-    picks = builder.shape_value(node.input[1])
-    dim = source.shape[axis]
-    if picks is None or len(picks.entries) != 1 or isinstance(dim, Dim) or isinstance(picks.entries[0], Dim):
-        raise builder.refuse(f"axis {axis}: only a single constant index is supported beyond axis 0")
-    start = picks.entries[0] + dim if picks.entries[0] < 0 else picks.entries[0]
-    cut = builder.emit("Slice", [source.name], {"axis": axis, "start": start, "stop": start + 1})
-    keep = () if picks.is_scalar else (1,)
-    builder.emit_shaped("Reshape", cut, source.shape[:axis] + keep + source.shape[axis + 1 :], node.output[0])
+    mode = found["mode"].decode() if isinstance(found["mode"], bytes) else found["mode"]
+    channels = ceil_divide(depth, size * size)
+    if mode not in ("DCR", "CRD") or channels is None or channels * (size * size) != depth:
+        raise builder.refuse(
+            f"mode {mode!r} is not DCR or CRD, or blocks of {size} do not divide the depth of {source}"
+        )
+    shape = (size, size, channels) if mode == "DCR" else (channels, size, size)
+    perm = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    cut = builder.emit_shaped("Reshape", source.name, (batch, *shape, height, width))
+    turned = builder.emit("Transpose", [cut], {"perm": perm})
+    builder.emit_shaped("Reshape", turned, (batch, channels, height * size, width * size), node.output[0])

@@ -106,6 +106,13 @@ def pooling(layer: LayerWriter) -> None:
     lengths = [int(dim) for dim in x.dims[2:]]
     kernel, stride, pad = _windows(layer, lengths)
     enums = layer.parameter.DESCRIPTOR
+    word = enums.fields_by_name["pool"].enum_type.values_by_number[layer.parameter.pool].name
+    if word not in ("MAX", "AVE"):
+        raise layer.refuse(f"{word} is not supported; MAX and AVE are", "pool")
+    if layer.parameter.global_pooling:
+        operator = "GlobalMaxPool" if word == "MAX" else "GlobalAveragePool"
+        layer.finish(operator, [x.name], (*x.dims[:2], 1, 1))
+        return
     rounds_down = layer.parameter.round_mode == enums.enum_types_by_name["RoundMode"].values_by_name["FLOOR"].number
     counts, ends = [], []
     for size, reach, step, edge in zip(lengths, kernel, stride, pad, strict=True):
@@ -114,26 +121,23 @@ def pooling(layer: LayerWriter) -> None:
         ends.append(end)
     dims = (*x.dims[:2], *counts)
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pad + ends}
-    word = enums.fields_by_name["pool"].enum_type.values_by_number[layer.parameter.pool].name
     if word == "MAX":
         layer.finish("MaxPool", [x.name], dims, **attributes)
-    elif word == "AVE":
-        factors = [_mean_factors(*entry) for entry in zip(counts, lengths, kernel, stride, pad, strict=True)]
-        pending = [
-            layer.constant("factor", factor.reshape((1, 1, -1, 1) if index == 0 else (1, 1, 1, -1)))
-            for index, factor in enumerate(factors)
-            if (factor != 1).any()
-        ]
-        attributes["count_include_pad"] = 1
-        if not pending:
-            layer.finish("AveragePool", [x.name], dims, **attributes)
-            return
-        mean = layer.node("AveragePool", [x.name], **attributes)
-        for factor in pending[:-1]:
-            mean = layer.node("Mul", [mean, factor])
-        layer.finish("Mul", [mean, pending[-1]], dims)
-    else:
-        raise layer.refuse(f"{word} is not supported; MAX and AVE are", "pool")
+        return
+    factors = [_mean_factors(*entry) for entry in zip(counts, lengths, kernel, stride, pad, strict=True)]
+    pending = [
+        layer.constant("factor", factor.reshape((1, 1, -1, 1) if index == 0 else (1, 1, 1, -1)))
+        for index, factor in enumerate(factors)
+        if (factor != 1).any()
+    ]
+    attributes["count_include_pad"] = 1
+    if not pending:
+        layer.finish("AveragePool", [x.name], dims, **attributes)
+        return
+    mean = layer.node("AveragePool", [x.name], **attributes)
+    for factor in pending[:-1]:
+        mean = layer.node("Mul", [mean, factor])
+    layer.finish("Mul", [mean, pending[-1]], dims)
 
 
 def _windows(layer: LayerWriter, lengths: list[int]) -> tuple[list[int], list[int], list[int]]:

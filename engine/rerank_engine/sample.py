@@ -1,0 +1,110 @@
+"""A stored input and what the model answers to it: made when a model is converted, checked wherever it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine.errors import InputError
+from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Sample, Value, concrete, names_in
+from rerank_engine.reference import evaluate
+from rerank_engine.semantics import input_vocabulary
+
+_CANDIDATES, _OTHER = 3, 4
+"""Sizes of the candidate dimension and of every other named one."""
+
+MAX_SAMPLE_BYTES = 256 * 1024
+"""A model whose sample would be larger is stored without one."""
+
+
+def make_sample(graph: Graph, seed: int = 0) -> Sample | None:
+    """Draw inputs as a recommender gives them and compute what the model answers, in float64.
+
+    Parameters
+    ----------
+    graph
+        A verified graph.
+    seed
+        Of the generator.
+
+    Returns
+    -------
+    Sample or None
+        None when no inputs were found that the model accepts, or when they are large.
+
+    Examples
+    --------
+    >>> from rerank_engine.graph import Dim, Node
+    >>> graph = Graph("double", inputs=["x"], outputs=["y"])
+    >>> graph.values |= {name: Value(name, "float32", (Dim("N"),)) for name in "xy"}
+    >>> graph.nodes.append(Node("Add", "twice", ("x", "x"), ("y",)))
+    >>> sample = make_sample(graph)
+    >>> sample.inputs["x"].shape, bool(np.allclose(sample.outputs["y"], 2 * sample.inputs["x"]))
+    ((3,), True)
+    """
+    values = [graph.values[name] for name in graph.inputs]
+    sizes = {
+        name: min(_CANDIDATES if name == CANDIDATES else _OTHER, graph.maxima.get(name, _OTHER))
+        for name in names_in(dim for value in values for dim in value.shape)
+    }
+    try:
+        shapes = {name: concrete(graph.values[name].shape, sizes) for name in (*graph.inputs, *graph.outputs)}
+    except KeyError:
+        return None
+    total = sum(
+        int(np.prod(shape, dtype=np.float64)) * DTYPES[graph.values[name].dtype].itemsize
+        for name, shape in shapes.items()
+    )
+    if total > MAX_SAMPLE_BYTES:
+        return None
+    vocabulary = input_vocabulary(graph)
+    for smallest_ids in (False, True):
+        random = np.random.default_rng(seed)
+        inputs = {
+            value.name: _draw(random, value, shapes[value.name], 1 if smallest_ids else vocabulary.get(value.name, 2))
+            for value in values
+        }
+        try:
+            exact = evaluate(graph, inputs, precise=True)
+        except InputError:
+            continue
+        outputs = {name: exact[name].astype(DTYPES[graph.values[name].dtype]) for name in graph.outputs}
+        return Sample(inputs, outputs)
+    return None
+
+
+def difference(sample: Sample, outputs: Mapping[str, NDArray[Any]]) -> str:
+    """Tell where outputs differ from a sample by more than its tolerance; an empty text when they do not.
+
+    >>> one = np.ones(2, np.float32)
+    >>> difference(Sample({}, {"y": one}), {"y": one}), difference(Sample({}, {"y": one}), {"y": one + 1})
+    ('', "output 'y' differs by 1 where at most 0.0001 is allowed")
+    """
+    for name, want in sample.outputs.items():
+        have = outputs[name]
+        if have.shape != want.shape or have.dtype != want.dtype:
+            return f"output {name!r} is {have.dtype}{have.shape}, the sample has {want.dtype}{want.shape}"
+        if want.dtype.kind != "f":
+            if not np.array_equal(have, want):
+                return f"output {name!r} differs"
+            continue
+        finite = np.isfinite(want)
+        if not np.array_equal(have[~finite], want[~finite], equal_nan=True):
+            return f"output {name!r} differs where the sample is not finite"
+        allowed = sample.tolerance * float(np.abs(want[finite]).max(initial=0.0))
+        error = np.abs(have[finite].astype(np.float64) - want[finite])
+        if not (error <= allowed).all():
+            return f"output {name!r} differs by {float(error.max()):.3g} where at most {allowed:.3g} is allowed"
+    return ""
+
+
+def _draw(random: np.random.Generator, value: Value, shape: tuple[int, ...], ids: int) -> NDArray[Any]:
+    dtype = DTYPES[value.dtype]
+    if dtype.kind == "f":
+        return random.normal(size=shape).astype(dtype)
+    if dtype.kind == "b":
+        return random.random(shape) < 0.5
+    return random.integers(0, max(1, min(ids, np.iinfo(dtype).max)), size=shape).astype(dtype)
