@@ -16,6 +16,8 @@ from rerank_engine.semantics import input_vocabulary
 _CANDIDATES, _OTHER = 3, 4
 """Sizes of the candidate dimension and of every other named one."""
 
+_LEAST_TOLERANCE, _ROUNDING_FACTOR = 1e-4, 64.0
+
 MAX_SAMPLE_BYTES = 256 * 1024
 """A model whose sample would be larger is stored without one."""
 
@@ -72,8 +74,20 @@ def make_sample(graph: Graph, seed: int = 0) -> Sample | None:
         except InputError:
             continue
         outputs = {name: exact[name].astype(DTYPES[graph.values[name].dtype]) for name in graph.outputs}
-        return Sample(inputs, outputs)
+        return Sample(inputs, outputs, _tolerance(exact, evaluate(graph, inputs)))
     return None
+
+
+def _tolerance(exact: Mapping[str, NDArray[Any]], rounded: Mapping[str, NDArray[Any]]) -> float:
+    """What rounding alone can do to a model: many times what it does in NumPy, as every backend rounds elsewhere."""
+    worst = 0.0
+    for name, want in exact.items():
+        if want.dtype.kind == "f":
+            finite = np.isfinite(want) & np.isfinite(rounded[name])
+            scale = float(np.abs(want[finite]).max(initial=0.0))
+            error = np.abs(rounded[name][finite].astype(np.float64) - want[finite]).max(initial=0.0)
+            worst = max(worst, float(error) / scale if scale else 0.0)
+    return max(_LEAST_TOLERANCE, _ROUNDING_FACTOR * worst)
 
 
 def difference(sample: Sample, outputs: Mapping[str, NDArray[Any]]) -> str:

@@ -143,3 +143,19 @@ def _table_rows(graph: Graph, node: Node) -> int | None:
         return None
     count = shape[axis]
     return count if isinstance(count, int) else None
+
+
+def ids_inputs(node: Node) -> tuple[str, str] | None:
+    """Names of a node's table and of the ids that pick its rows, along the first axis; None when it looks up none."""
+    look_up = _LOOK_UPS.get(node.op)
+    if look_up is None or len(node.inputs) <= max(look_up) or node.attributes.get("axis", 0) != 0:
+        return None
+    return node.inputs[look_up.table], node.inputs[look_up.ids]
+
+
+def moved_inputs(node: Node) -> tuple[str, ...]:
+    """Names of the inputs whose elements a node passes on unchanged."""
+    if node.op not in _MOVES:
+        return ()
+    positions = _MOVES[node.op]
+    return node.inputs if positions is None else tuple(node.inputs[at] for at in positions if at < len(node.inputs))

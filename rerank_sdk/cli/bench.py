@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from rerank_sdk.cli.metrics import METRIC_NAMES, lift_words
 from rerank_sdk.cli.options import BundlePath, JsonFlag
-from rerank_sdk.cli.output import make_table, print_json, progress, say, show_facts, show_table
+from rerank_sdk.cli.output import make_table, print_json, progress, say, show_facts, show_item, show_table
 from rerank_sdk.cli.sources import load_bundle, load_log
 
 bench = typer.Typer(help="Measure speed and quality.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,6 +33,49 @@ def loop(bundle: BundlePath = None, json: JsonFlag = False) -> None:
         print_json(measured)
     else:
         _show(measured)
+
+
+@bench.command("onnx-nodes")
+def onnx_nodes(
+    only: Annotated[
+        str, typer.Option(metavar="REGEX", help="Run the cases whose name contains this regular expression.")
+    ] = "",
+    json: JsonFlag = False,
+) -> None:
+    """Run ONNX's own operator tests through import, machine code and the NumPy reference."""
+    from rerank_engine.conformance import Conformance, node_cases, run_case
+
+    cases = node_cases(only)
+    results = []
+    with progress() as report:
+        for done, case in enumerate(cases):
+            report(done, len(cases), case.name)
+            results.append(run_case(case))
+    counts = Conformance(tuple(results)).counts()
+    if json:
+        failures = {result.name: result.detail for result in results if result.status == "failed"}
+        print_json({**counts, **({"failures": failures} if failures else {})})
+    else:
+        _show_conformance(results, counts)
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
+def _show_conformance(results: list[Any], counts: Mapping[str, int]) -> None:
+    """Failures one by one, refusals by reason, then the counts."""
+    for result in results:
+        if result.status == "failed":
+            show_item(f"{result.name}: ", result.detail, style="red")
+    reasons: dict[str, int] = {}
+    for result in results:
+        if result.status == "refused":
+            reasons[result.detail] = reasons.get(result.detail, 0) + 1
+    table = make_table(("cases", "right"), "refused because")
+    for reason, count in sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])):
+        table.add_row(f"{count:,}", reason)
+    if reasons:
+        show_table(table)
+    show_facts(counts)
 
 
 def _show(measured: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "arcsine": (0.51, 2.7),
     "arccosine": (0.51, 1.3),
     "arctangent": (0.51, 1.9),
-    "error_function": (1.8, 1.7),
+    "error_function": (1.9, 1.7),
     "power": (0.51, 1.3),
 }
 

@@ -62,7 +62,7 @@ def wrong(source: Path, tmp_path: Path) -> Path:
     graph = convert(source).graph
     table = graph.constants["table"] * np.float32(1.01)
     path = tmp_path / "wrong.rrm"
-    Model(replace(graph, constants={**graph.constants, "table": table})).save(path)
+    Model(replace(graph, constants={**graph.constants, "table": table}, sample=None)).save(path)
     return path
 
 

@@ -41,6 +41,8 @@ def _reference(
     rows, offsets = inputs[0], [int(offset) for offset in inputs[1]]
     kept = inputs[2] if len(inputs) == 3 else np.ones(len(rows), np.bool_)
     result = np.zeros(shapes[0], rows.dtype)
+    if attributes["covers"] and offsets[-1] != len(rows):
+        raise InputError(f"the last offset {offsets[-1]} is not the number of rows, {len(rows)}")
     for index, (start, stop) in enumerate(itertools.pairwise(offsets)):
         if not 0 <= start <= stop <= len(rows):
             raise InputError(f"offset {start if start < 0 or start > stop else stop} does not fit {len(rows)} rows")
@@ -65,13 +67,19 @@ def _lower(lowering: Lowering, node: Node) -> None:
         f"offset {{value}} in {node.inputs[1]!r} does not fit: node {node.name!r} takes offsets that do not fall,"
         f" from 0 to {rows.shape[0]}"
     )
+    offsets = lowering.view(node.inputs[1])
+    if attribute(node, "covers"):
+        e = lowering.emitter
+        last = bags.load_index(offsets, [e.sub(offsets.sizes[0], 1)])
+        ends = e.b.icmp_signed("==", last, e.value(lowering.size(rows.shape[0])))
+        lowering.require(ends, f"{message}, and the last one is {rows.shape[0]}", last)
     bags.reduce_bags(
         lowering.emitter,
         rows=lowering.address(rows.name),
         dtype=rows.dtype,
         row_count=lowering.size(rows.shape[0]),
         row_length=lowering.size(product(rows.shape[1:])),
-        offsets=lowering.view(node.inputs[1]),
+        offsets=offsets,
         kept=lowering.view(node.inputs[2]) if len(node.inputs) == 3 else None,
         target=lowering.address(node.outputs[0]),
         bags=lowering.size(lowering.values[node.outputs[0]].shape[0]),
@@ -85,10 +93,10 @@ register(
     Operator(
         "BagReduce",
         "sum, mean or max of the rows between neighbouring offsets; a third input tells which rows count; a bag without"
-        " rows is zero, or what the reduction makes of nothing",
+        " rows is zero, or what the reduction makes of nothing; with `covers` the last offset is the number of rows",
         _infer,
         _reference,
-        attributes={"mode": "sum", "empty": "zero"},
+        attributes={"mode": "sum", "empty": "zero", "covers": 0},
         lower=_lower,
     )
 )

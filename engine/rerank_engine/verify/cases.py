@@ -231,10 +231,10 @@ class LazyNoise:
                 try:
                     self._found = measure_noise(*self._arguments)
                 except InputError:
-                    # Rounding moves an id over the end of its table; then nothing is known of any value.
+                    # Rounding moves an id over the end of its table: nothing is known, so nothing more is allowed.
                     self._found = {}
-            truth = self._arguments[3][name]
-            return self._found.get(name) or Noise(np.zeros(truth.shape), np.ones(truth.shape, np.bool_))
+            shape = self._arguments[3][name].shape
+            return self._found.get(name) or Noise(np.zeros(shape), np.zeros(shape, np.bool_))
 
         return measured
 

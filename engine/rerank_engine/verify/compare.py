@@ -54,6 +54,9 @@ class Comparison:
         Elements that differ by more than is allowed, or in being NaN or infinite.
     dropped_nans
         Elements that are a number where the truth is NaN, when that is not counted as a difference.
+    undecided
+        Elements that differ where rounding alone decides between integers, or between a number and none: they prove
+        nothing, in either direction.
     problem
         Why the arrays cannot be compared; empty otherwise.
     """
@@ -65,6 +68,7 @@ class Comparison:
     scaled_error: float = 0.0
     outside: int = 0
     dropped_nans: int = 0
+    undecided: int = 0
     problem: str = ""
 
     @property
@@ -136,12 +140,15 @@ def compare(
     if problem:
         return Comparison(name, problem=problem)
     if truth.dtype.kind != "f":
-        differs = actual != truth
+        differs, undecided = actual != truth, 0
         if differs.any() and noise is not None:
-            differs &= ~noise().unstable
+            unstable = noise().unstable
+            undecided = int(np.count_nonzero(differs & unstable))
+            differs &= ~unstable
         distance = np.abs(actual.astype(np.float64) - truth.astype(np.float64))
         largest = float(distance.max(initial=0.0))
-        return Comparison(name, truth.size, largest, outside=int(np.count_nonzero(differs)))
+        outside = int(np.count_nonzero(differs))
+        return Comparison(name, truth.size, largest, outside=outside, undecided=undecided)
     have, want = actual.astype(np.float64), truth.astype(np.float64)
     finite = np.isfinite(have) & np.isfinite(want)
     distance = np.abs(np.subtract(have, want, where=finite, out=np.zeros_like(want)))
@@ -149,9 +156,10 @@ def compare(
     scale = float(magnitude.max(initial=typical))
     same = finite | (have == want) | (np.isnan(have) & np.isnan(want))
     allowed = max((min(tolerance, TOLERANCE_DOUBLE) if double else tolerance) * scale, accepted_error) + _SMALLEST
-    differs = ~same | (distance > allowed)
+    differs, undecided = ~same | (distance > allowed), 0
     if differs.any() and noise is not None:
         known = noise()
+        undecided = int(np.count_nonzero(differs & known.unstable))
         differs = ~known.unstable & (~same | (distance > allowed + NOISE_FACTOR * known.spread))
     dropped = differs & np.isnan(want) if may_drop_nans else np.zeros_like(differs)
     largest = float(distance.max(initial=0.0))
@@ -165,6 +173,7 @@ def compare(
         scaled_error=largest / scale if scale else largest,
         outside=int(np.count_nonzero(differs & ~dropped)),
         dropped_nans=int(np.count_nonzero(dropped)),
+        undecided=undecided,
     )
 
 

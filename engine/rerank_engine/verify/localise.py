@@ -79,8 +79,9 @@ class Localiser:
         return {layer.value: layer for runner in self._runner.runners for layer in runner.layers}
 
     def localise(self, answers: Answers) -> None:
-        """Find the first difference in a case that failed."""
-        self.first = self._first_of_source(answers) or self._first_of_engine(answers)
+        """Find the first difference in a case that failed, or in one where NumPy had to answer for the machine code."""
+        if self.first is None:
+            self.first = self._first_of_source(answers) or self._first_of_engine(answers)
 
     def _first_of_source(self, answers: Answers) -> LayerDifference | None:
         given = answers.source.values

@@ -72,8 +72,9 @@ class CaseResult:
 
     @property
     def elements(self) -> int:
-        """How many numbers of the source were compared."""
-        return sum(output.source.elements for output in self.outputs if output.source is not None)
+        """How many numbers of the source were compared and prove something."""
+        compared = [output.source for output in self.outputs if output.source is not None]
+        return sum(found.elements - found.undecided - found.dropped_nans for found in compared)
 
 
 @dataclass(frozen=True)

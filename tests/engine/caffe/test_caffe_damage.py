@@ -148,7 +148,7 @@ def damage_fields(content: bytes, source: random.Random) -> bytes:
         field = source.choice([field for field, _ in message.ListFields()] or list(message.DESCRIPTOR.fields))
         while field.message_type is not None:
             inner: Any = getattr(message, field.name)
-            if field.is_repeated:
+            if hasattr(inner, "extend"):
                 if not inner or source.random() < 0.1:
                     inner.add()
                 message = source.choice(inner)
@@ -157,7 +157,7 @@ def damage_fields(content: bytes, source: random.Random) -> bytes:
             known = [entry for entry, _ in message.ListFields()]
             field = source.choice(known if known and source.random() < 0.6 else list(message.DESCRIPTOR.fields))
         value: Any = getattr(message, field.name)
-        if field.is_repeated:
+        if hasattr(value, "extend"):
             if value and source.random() < 0.7:
                 value[source.randrange(len(value))] = value_for(field, source)
             elif value and source.random() < 0.5:

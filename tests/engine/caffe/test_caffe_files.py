@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_files_may_be_paths_or_contents(caffe: Any, tmp_path: Path) -> None:
     ]
     for model in models:
         np.testing.assert_allclose(caffe.run_onnx(model, {"x": X})["fc"], RESULT)
-    assert [model.graph.name for model in models] == ["deploy", "deploy", "<prototxt>"]
+    assert [model.graph.name for model in models] == ["deploy", "deploy", "caffe"]
 
 
 def test_a_caffemodel_may_describe_the_network_itself(caffe: Any) -> None:
@@ -180,7 +181,7 @@ def test_old_layers_share_parameters_by_name(caffe: Any) -> None:
     np.testing.assert_allclose(run(caffe, text, caffe.write_weights({"a": [WEIGHT]})), 2 * X @ WEIGHT.T)
 
 
-OLD_TYPES = {
+OLD_TYPES: dict[str, Callable[[Array], Array]] = {
     "ABSVAL": np.abs, "BNLL": lambda x: np.log1p(np.exp(x)), "EXP": np.exp, "FLATTEN": lambda x: x,
     "RELU": lambda x: np.maximum(x, 0), "SIGMOID": lambda x: 1 / (1 + np.exp(-x)), "SPLIT": lambda x: x,
     "TANH": np.tanh, "POWER": lambda x: x, "DROPOUT": lambda x: x,

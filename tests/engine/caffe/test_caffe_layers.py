@@ -321,6 +321,15 @@ CASES = [
         [(2, 5, 6)], lambda x: pool(x, 3, 2, 1, True), engine=False,
     ),
     Case(
+        "pooling, last window left out", 'type: "Pooling" pooling_param { kernel_size: 2 stride: 3 pad: 1 }',
+        [(2, 5, 5)], lambda x: pool(x, 2, 3, 1, False), engine=False,
+    ),
+    Case(
+        "convolution without bias",
+        'type: "Convolution" convolution_param { num_output: 2 kernel_size: 1 bias_term: false }', [(3, 4, 4)],
+        lambda x, w: convolve(x, w, np.zeros(2), 1, 0, 1, 1), [(2, 3, 1, 1)], engine=False,
+    ),
+    Case(
         "pooling, rounded down",
         'type: "Pooling" pooling_param { pool: AVE kernel_size: 3 stride: 2 round_mode: FLOOR }',
         [(2, 6, 8)], lambda x: pool(x, 3, 2, 0, True, down=True), engine=False, opencv=False,
@@ -330,7 +339,7 @@ CASES = [
         lambda x: x.mean((2, 3), keepdims=True),
     ),
     Case(
-        "pooling, global maximum", 'type: "Pooling" pooling_param { global_pooling: true }', [(2, 5, 6)],
+        "pooling, global maximum", 'type: "Pooling" pooling_param { pool: MAX global_pooling: true }', [(2, 5, 6)],
         lambda x: x.max((2, 3), keepdims=True),
     ),
 ]  # fmt: skip
@@ -360,7 +369,7 @@ def model_of(caffe: Any, case: Case, random: np.random.Generator) -> Any:
 
 
 def feeds_of(case: Case, candidates: int, random: np.random.Generator) -> dict[str, Array]:
-    feeds = {}
+    feeds: dict[str, Array] = {}
     for index, shape in enumerate(case.bottoms):
         full = (candidates, *shape)
         if case.ids and '"Embed"' in case.body:

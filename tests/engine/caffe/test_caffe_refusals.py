@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from rerank_engine.errors import ConversionError, MissingExtraError, UnsupportedOperatorError
-from rerank_engine.importers.caffe import caffe_to_onnx
+from rerank_engine.importers.caffe import caffe_to_onnx, files
+from rerank_engine.importers.caffe.layers import LAYERS
 from rerank_engine.importers.caffe.schema import message_class
 
 UNSUPPORTED, WRONG = UnsupportedOperatorError, ConversionError
@@ -287,9 +289,25 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     assert "this is an HDF5 snapshot" in message_of(WRONG, X + RELU, b"\x89HDF\r\n\x1a\n" + bytes(64))
     assert "no network in Caffe's binary form" in message_of(WRONG, X + RELU, b"\xff" * 64)
     assert "it holds no layers" in message_of(WRONG, X + RELU, b"")
+    assert "70000 layers are more than the 65536" in message_of(WRONG, None, b"\xa2\x06\x00" * 70000)
     assert "is given as the .caffemodel" in message_of(WRONG, b"\xff\xfe{")
     assert "expected a path or bytes" in message_of(WRONG, 3)
     assert "give a prototxt, a caffemodel, or both" in message_of(WRONG, None)
+
+
+def test_files_that_are_too_large_are_refused_unread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(files, "_LARGEST_TEXT_BYTES", 10)
+    path = tmp_path / "large.prototxt"
+    path.write_text(X + RELU)
+    for source in (path, (X + RELU).encode()):
+        message = message_of(WRONG, source)
+        assert f"{path.stat().st_size} bytes are more than the 10 that a prototxt may have" in message
+
+
+def test_a_parameter_that_no_function_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = X + 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" relu_param { negative_slope: 1 } }'
+    monkeypatch.setitem(LAYERS, "ReLU", replace(LAYERS["ReLU"], understood=()))
+    assert "layer 'r' (ReLU): field relu_param.negative_slope is not understood" in message_of(UNSUPPORTED, text)
 
 
 def test_names_that_are_no_text_are_refused() -> None:

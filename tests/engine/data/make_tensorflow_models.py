@@ -449,6 +449,7 @@ def make_operators(folder: Path) -> None:
     """Write a tiny model for each operator, all in one archive."""
     made = {name: (lite(case), case.draw) for name, case in CASES.items()}
     made |= {f"{name}_int8": (lite(CASES[name], "int8"), CASES[name].draw) for name in QUANTIZED}
+    made["fully_connected_int16"] = (lite(CASES["fully_connected"], "int16"), CASES["fully_connected"].draw)
     made |= {name: (edit(lite(case), change), case.draw) for name, (case, change) in EDITED.items()}
     groups = {
         name: {"model": np.frombuffer(content, np.uint8)} | record(interpret(content), draw, (1, 4))
@@ -528,7 +529,7 @@ def make_tflite(folder: Path) -> None:
             tf.lite.TFLiteConverter.from_concrete_functions([fused.__call__.get_concrete_function()], fused).convert(),
             FusedLstm.draw,
         ),
-        **{f"mlp_{form}": (mlp.lite(form), Mlp.draw) for form in ("float32", "float16", "dynamic", "int8", "int16")},
+        **{f"mlp_{form}": (mlp.lite(form), Mlp.draw) for form in ("float32", "float16", "dynamic", "int8")},
     }
     for name, (content, _) in made.items():
         (folder / f"{name}.tflite").write_bytes(content)

@@ -16,6 +16,7 @@ from rerank_engine.importers.caffe.schema import PARAMETER_FIELDS, message_class
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _LARGEST_BINARY_BYTES = (1 << 31) - 1
+_MOST_LAYERS = 1 << 16
 
 # Types of V1 layers that are not written as LAYER_TYPE in the later LayerType.
 _V1_TYPES = {
@@ -134,6 +135,9 @@ def _load(source: str | Path | bytes, what: str, largest: int) -> tuple[str, byt
 
 def _current(network: Any, label: str) -> NetworkFile:
     """Bring a network to the current form of the format."""
+    count = len(network.layer) + len(network.layers) + len(network.input)
+    if count > _MOST_LAYERS:
+        raise ConversionError(f"{label}: {count} layers are more than the {_MOST_LAYERS} that are read")
     _check_texts(network, label)
     if network.layers and network.layer:
         raise ConversionError(f"{label}: it mixes 'layers' and 'layer'; write every layer as 'layer'")

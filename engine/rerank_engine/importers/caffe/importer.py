@@ -98,7 +98,8 @@ def caffe_to_onnx(prototxt: str | Path | bytes | None, caffemodel: str | Path | 
         parts.blobs[entry.name] = Blob(entry.name, (BATCH, *entry.dims[1:]), dtype)
     for layer in network.layers:
         _convert_layer(parts, weights, layer)
-    return _model(parts, file.name or Path(file.label).stem, [entry.name for entry in network.inputs], network.outputs)
+    name = file.name or ("caffe" if file.label.startswith("<") else Path(file.label).stem)
+    return _model(parts, name, [entry.name for entry in network.inputs], network.outputs)
 
 
 def _convert_layer(parts: OnnxParts, weights: Weights, layer: WiredLayer) -> None:

@@ -111,7 +111,7 @@ class Weights:
         blob = self._blobs[layer][index]
         where = f"{self.label}: layer {layer!r}: blob {index}"
         declared = _declared_shape(blob)
-        data = blob.double_data if len(blob.double_data) else blob.data
+        data, dtype = (blob.double_data, np.float64) if len(blob.double_data) else (blob.data, np.float32)
         if len(declared) > MOST_AXES:
             raise ConversionError(f"{where} declares {len(declared)} dimensions; Caffe allows {MOST_AXES}")
         if any(dim < 0 for dim in declared) or math.prod(declared) != len(data):
@@ -119,7 +119,7 @@ class Weights:
         if _without_leading_ones(declared) != _without_leading_ones(shape):
             raise ConversionError(f"{where} has shape {declared}; the layer needs {shape}")
         with np.errstate(over="ignore"):
-            return np.fromiter(data, np.float64, len(data)).astype(np.float32).reshape(shape)
+            return np.fromiter(data, dtype, len(data)).astype(np.float32, copy=False).reshape(shape)
 
 
 def _declared_shape(blob: Any) -> tuple[int, ...]:

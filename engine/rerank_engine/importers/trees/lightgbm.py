@@ -98,13 +98,15 @@ def describe(booster: Booster, name: str = "lightgbm", output: str = "prediction
     metadata["feature_names"] = json.dumps(list(booster.feature_names))
     if booster.pandas_categorical:
         metadata["pandas_categorical"] = json.dumps(booster.pandas_categorical)
+    # Random forests are averaged; LightGBM's raw scores are their sums all the same.
+    averaged = booster.average_output and output != "raw"
     return Ensemble(
         name=name,
         features=booster.features,
         trees=booster.trees,
         base=np.zeros(outputs),
-        aggregate="AVERAGE" if booster.average_output else "SUM",
-        divisor=float(max(1, count // outputs)) if booster.average_output else 1.0,
+        aggregate="AVERAGE" if averaged else "SUM",
+        divisor=float(max(1, count // outputs)) if averaged else 1.0,
         zero_threshold=ZERO_THRESHOLD,
         fraction_is_category_zero=True,
         transform=Transform() if output == "raw" else objective_transform(booster.objective, outputs),

@@ -193,7 +193,8 @@ def _linear(model: Fields, features: int, base: Array, linear: Linear) -> Linear
     weights = model.numbers("weights", (features + 1) * outputs).astype(np.float32).reshape(features + 1, outputs)
     if not np.isfinite(weights).all():
         raise model.bad("weights", "finite numbers")
-    return replace(linear, weight=weights[:-1], bias=weights[-1] + base)
+    # Unlike the tree boosters, this one takes the first class's base score for all of them.
+    return replace(linear, weight=weights[:-1], bias=weights[-1] + base[0])
 
 
 def _base(parameters: Fields, outputs: int, objective: str, to_sum: Callable[[Array], Array]) -> Array:

@@ -17,7 +17,7 @@ function                       float32  float64
 ``logarithm``                  0.9      0.9
 ``logarithm_one_plus``         0.9      0.9
 ``softplus``                   2.9      1.8
-``error_function``             1.8      1.7
+``error_function``             1.9      1.7
 ``hyperbolic_tangent``         1.4      2.7
 ``hyperbolic_sine``            0.51     1.7
 ``hyperbolic_cosine``          0.51     1.5
