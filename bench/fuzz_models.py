@@ -8,7 +8,7 @@ that reads is checked node by node, run in NumPy, and a share of those also as m
 case follows from seed and number alone; ``--case`` repeats one.
 
 Accepted outcomes: a typed error; the same model with the same output; another model, whose hash says so. Anything else
-is a finding, and the exit status is 1.
+is a finding: it is told at once on the standard error output, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -111,13 +111,16 @@ def run(options: argparse.Namespace) -> Any:
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=options.count, failures=0)
-        return campaign.run_campaign(
-            [*command, "--worker"],
-            options.count,
-            options.workers,
-            options.limit_s,
-            lambda tally: progress.update(task, completed=tally.cases, failures=len(tally.findings)),
-        )
+        told = 0
+
+        def on_case(tally: Any) -> None:
+            nonlocal told
+            progress.update(task, completed=tally.cases, failures=len(tally.findings))
+            for finding in tally.findings[told:]:
+                print(json.dumps(finding), file=sys.stderr, flush=True)
+            told = len(tally.findings)
+
+        return campaign.run_campaign([*command, "--worker"], options.count, options.workers, options.limit_s, on_case)
 
 
 if __name__ == "__main__":

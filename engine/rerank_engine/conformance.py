@@ -143,10 +143,19 @@ def _refused(finish: Any, message: str) -> CaseResult:
 
 
 def _named(inputs: Sequence[onnx.ValueInfoProto], arrays: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    for entry, array in zip(inputs, arrays, strict=False):
-        if not isinstance(array, np.ndarray | np.generic):
-            raise TypeError(f"input {entry.name!r} is a {type(array).__name__}")
-    return {entry.name: np.asarray(array) for entry, array in zip(inputs, arrays, strict=False)}
+    return {
+        entry.name: _array(given, f"input {entry.name!r}") for entry, given in zip(inputs, arrays, strict=False)
+    }
+
+
+def _array(given: Any, label: str) -> NDArray[Any]:
+    from onnx import TensorProto, numpy_helper
+
+    if isinstance(given, TensorProto):
+        return np.asarray(numpy_helper.to_array(given))
+    if not isinstance(given, np.ndarray | np.generic):
+        raise TypeError(f"{label} is a {type(given).__name__}")
+    return np.asarray(given)
 
 
 def _convert(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> tuple[Any, tuple[str, ...]]:
@@ -176,8 +185,8 @@ def _check(case: Any, graph: Any, feeds: Mapping[str, Any], expected: Sequence[A
         results["machine code"] = run_compiled(graph, feeds)
     for backend, outputs in results.items():
         for name, want in zip(graph.outputs, expected, strict=True):
-            have, want = outputs[name], np.asarray(want)
             label = f"{backend}, output {name!r}"
+            have, want = outputs[name], _array(want, label)
             assert have.dtype == want.dtype, f"{label}: dtype {have.dtype}, expected {want.dtype}"
             assert have.shape == want.shape, f"{label}: shape {have.shape}, expected {want.shape}"
             np.testing.assert_allclose(have, want, rtol=case.rtol, atol=case.atol, err_msg=label, verbose=True)

@@ -47,7 +47,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, NDArray[Any]], *, precise: bool 
     for node in graph.nodes:
         shapes = [concrete(graph.values[name].shape, sizes) for name in node.outputs]
         results = evaluate_node(node, [known[name] for name in node.inputs], shapes, sizes)
-        known.update(zip(node.outputs, results, strict=True))
+        known.update(zip(node.outputs, map(prepare, results), strict=True))
     return {name: known[name] for name in graph.outputs}
 
 

@@ -1,4 +1,4 @@
-"""``rerank convert``: an ONNX model becomes a model file, or with a feature spec a bundle."""
+"""``rerank convert``: a trained model of any kind becomes a model file, or with a feature spec a bundle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from typing import Annotated
 import typer
 
 from rerank_sdk.cli.describe import describe_model, describe_passes
-from rerank_sdk.cli.options import JsonFlag
+from rerank_sdk.cli.options import JsonFlag, named_arrays, named_integers
 from rerank_sdk.cli.output import print_json, say, size_text
 from rerank_sdk.cli.show_model import show_model, show_passes
 from rerank_sdk.cli.sources import prepare_output
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="ONNX, TFLite, LightGBM, XGBoost or Caffe file, SavedModel folder, or model.py:factory for PyTorch.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The file to write: .rrm, with --spec .rrb.")],
     spec: Annotated[
         Path | None,
@@ -23,7 +29,25 @@ def convert(
     ] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(help="Name of the dimension that counts candidates; by default the only named dimension."),
+        typer.Option(help="Name of the dimension that counts candidates; by default the only one that stands first."),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=JSON", help="Fix an input for good, for example k=10; may be repeated."),
+    ] = None,
+    unknown_row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=ROW", help="Row for ids outside the table of an input; may be repeated."),
+    ] = None,
+    maximum: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SIZE", help="Largest size of a named dimension; may be repeated."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The .caffemodel of a Caffe .prototxt.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="For trees: prediction, or raw for the sum of the leaves.")
     ] = None,
     expose_head: Annotated[
         bool, typer.Option("--expose-head", help="Add the output that learning for each user needs.")
@@ -33,10 +57,20 @@ def convert(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Convert an ONNX model to a model file or a bundle."""
+    """Convert a trained model to a model file or a bundle."""
     from rerank_engine import convert as convert_model
 
-    model = convert_model(source, candidates=candidates, expose_head=expose_head, skip_passes=skip_pass or ())
+    model = convert_model(
+        source,
+        candidates=candidates,
+        constants=named_arrays(constant, "--constant") or None,
+        unknown_rows=named_integers(unknown_row, "--unknown-row"),
+        maxima=named_integers(maximum, "--maximum"),
+        weights=weights,
+        output=output,
+        expose_head=expose_head,
+        skip_passes=skip_pass or (),
+    )
     if spec is None:
         model.save(prepare_output(out))
     else:

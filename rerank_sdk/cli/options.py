@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 
@@ -47,3 +52,49 @@ def share(value: float) -> float:
     if not 0 <= value < 1:
         raise typer.BadParameter(f"{value} is not a number from 0 to below 1")
     return value
+
+
+def named_integers(texts: Sequence[str] | None, option: str) -> dict[str, int]:
+    """Read ``NAME=NUMBER`` options.
+
+    >>> named_integers(["N=500"], "--maximum")
+    {'N': 500}
+    """
+    numbers: dict[str, int] = {}
+    for name, text in _pairs(texts, option):
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise typer.BadParameter(f"{option} {name}={text}: expected a whole number from 0")
+        numbers[name] = int(text)
+    return numbers
+
+
+def named_arrays(texts: Sequence[str] | None, option: str) -> dict[str, NDArray[Any]]:
+    """Read ``NAME=JSON`` options: a number, a truth value, or (nested) lists of them; whole numbers become int64.
+
+    >>> named_arrays(["k=10", "axes=[0, 1]"], "--constant")
+    {'k': array(10), 'axes': array([0, 1])}
+    """
+    import numpy as np
+
+    arrays = {}
+    for name, text in _pairs(texts, option):
+        try:
+            array = np.asarray(json.loads(text))
+        except ValueError as error:
+            raise typer.BadParameter(f"{option} {name}={text}: expected a number or lists of numbers: {error}") from None
+        if array.dtype.kind not in "bif":
+            raise typer.BadParameter(f"{option} {name}={text}: expected a number or lists of numbers")
+        arrays[name] = array.astype(np.float32) if array.dtype.kind == "f" else array
+    return arrays
+
+
+def _pairs(texts: Sequence[str] | None, option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts or ():
+        name, mark, value = text.partition("=")
+        if not mark or not name:
+            raise typer.BadParameter(f"{option} {text}: expected NAME=VALUE")
+        if name in dict(pairs):
+            raise typer.BadParameter(f"{option} {text}: {name} is given twice")
+        pairs.append((name, value))
+    return pairs

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
 
 
-def window_count(
-    size: int | Dim, kernel: int, stride: int, dilation: int, before: int, after: int
-) -> int | Dim | None:
+def window_count(size: int | Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> int | Dim | None:
     """Positions of a window along one dimension; None when that is no polynomial of a named dimension.
 
     >>> window_count(5, 3, 1, 1, 1, 1), window_count(Dim("T"), 3, 1, 1, 1, 1), window_count(Dim("T"), 2, 2, 1, 0, 0)

@@ -114,12 +114,12 @@ def _instance(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 @handles("GroupNormalization")
 def _group(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    has_channels = builder.opset >= 21
-    found = builder.attributes({"epsilon": 1e-5, "num_groups": None} | ({"stash_type": 1} if has_channels else {}))
-    stash = _stash_dtype(builder, found.get("stash_type", 1))
-    source = builder.value(node.input[0])
-    dtype = "float64" if "float64" in (stash, source.dtype) else "float32"
-    groups = found["num_groups"]
+    if builder.opset < 21:
+        raise builder.refuse("before opset 21 it has other parameters and is deprecated; export with opset 21 or newer")
+    found = builder.attributes({"epsilon": 1e-5, "num_groups": None, "stash_type": 1})
+    source, groups = builder.value(node.input[0]), found["num_groups"]
+    # Never less precise than the input itself.
+    dtype = "float64" if "float64" in (_stash_dtype(builder, found["stash_type"]), source.dtype) else "float32"
     if len(source.shape) < 2 or not isinstance(source.shape[1], int):
         raise builder.refuse(f"needs (N, C, ...) with a fixed number of channels, has {source}")
     channels = source.shape[1]
@@ -128,18 +128,9 @@ def _group(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     grouped = (source.shape[0], groups, product((channels // groups, *source.shape[2:])))
     rows = builder.emit_shaped("Reshape", _cast(builder, source.name, dtype), grouped)
     standard = _standardized(builder, rows, 2, found["epsilon"])
-    names = [builder.value_name(name) for name in node.input[1:3]]
-    if has_channels:
-        standard = _cast(builder, builder.emit_shaped("Reshape", standard, source.shape), source.dtype)
-        scale, bias = (_per_channel(builder, name, source, channels) for name in names)
-        builder.emit("Add", [builder.emit("Mul", [standard, scale]), bias], output=node.output[0])
-        return
-    # Before version 21 each group has one scale and one bias.
-    standard = _cast(builder, standard, source.dtype)
-    like = Value("", source.dtype, grouped)
-    scale, bias = (_per_channel(builder, name, like, groups) for name in names)
-    shifted = builder.emit("Add", [builder.emit("Mul", [standard, scale]), bias])
-    builder.emit_shaped("Reshape", shifted, source.shape, node.output[0])
+    standard = _cast(builder, builder.emit_shaped("Reshape", standard, source.shape), source.dtype)
+    scale, bias = (_per_channel(builder, builder.value_name(name), source, channels) for name in node.input[1:3])
+    builder.emit("Add", [builder.emit("Mul", [standard, scale]), bias], output=node.output[0])
 
 
 @handles("BatchNormalization")
