@@ -13,7 +13,6 @@ import contextlib
 import importlib.util
 import inspect
 import io
-import itertools
 import logging
 import re
 import sys
@@ -254,8 +253,8 @@ def _normalise(torch: Any, call: Any, examples: Any, input_names: Sequence[str] 
                 raise ConversionError("example_inputs leave out a parameter before one that they have")
             return entries
         values = list(made) if isinstance(made, list | tuple) else [made]
-        fallback = (f"input_{place}" for place in itertools.count())
-        names = [*parameters[: len(values)], *fallback][: len(values)]
+        more = (f"input_{place}" for place in range(len(parameters), len(values)))
+        names = [*parameters[: len(values)], *more]
         return list(zip(names, values, strict=True))
 
     def draw(count: int) -> dict[str, torch.Tensor]:

@@ -92,7 +92,7 @@ def attend(
     element_bytes = ELEMENT_BYTES[dtype]
     queries, keys, values = (view.broadcast(rank) for view in (queries, keys, values))
     rows, columns, depth, length = target.sizes[-2], target.sizes[-1], queries.sizes[-1], keys.sizes[-1]
-    lanes = e.lanes * 4 // element_bytes
+    lanes = max(1, e.lanes * 4 // element_bytes)
     vectors = 4 if registers >= 32 else 2
     extras = [view.broadcast(rank) for view in (mask, condition) if view is not None]
     row_function = _row_function(module, e, scoring, extras, length, dtype)
@@ -237,7 +237,7 @@ def _row_function(
     function = ir.Function(module, kind, name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), outer.lanes * 4 // ELEMENT_BYTES[dtype])
+    e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), max(1, outer.lanes * 4 // ELEMENT_BYTES[dtype]))
     row, count, *beside = function.args
     element, size = ELEMENT_TYPES[dtype], ELEMENT_BYTES[dtype]
     sizes: Index = length if isinstance(length, int) else count

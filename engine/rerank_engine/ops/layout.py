@@ -122,8 +122,8 @@ def slice_bounds(node: Node, dim: int | Dim) -> tuple[int | Dim, int | Dim]:
     if count is None:
         raise refuse(node, f"range {start}:{stop}:{step} of dimension {dim}, whose size is known only at run time")
     if isinstance(dim, int) and isinstance(count, int) and isinstance(first, int):
-        final = first + max(count - 1, 0) * step
-        if count < 0 or not 0 <= first <= dim or not (0 <= final < dim or count == 0):
+        final = first + (count - 1) * step
+        if count < 0 or (count > 0 and not (0 <= first < dim and 0 <= final < dim)):
             raise refuse(node, f"range {start}:{stop}:{step} reaches outside a dimension of {dim}")
     return first, count
 
@@ -142,8 +142,8 @@ def _reference_slice(inputs: Sequence[Array], attributes: Attributes, shapes: Se
     (source,), count = inputs, shapes[0][axis]
     size = source.shape[axis]
     first = size + start if start < 0 else size - 1 if step < 0 and start >= END else start
-    final = first + max(count - 1, 0) * step
-    if not 0 <= first <= size or not (0 <= final < size or count == 0):
+    final = first + (count - 1) * step
+    if count and not (0 <= first < size and 0 <= final < size):
         raise InputError(f"cannot cut {count} elements from {first} by {step} along axis {axis} of {source.shape}")
     picked = np.arange(count) * step + first
     return [np.take(source, picked, axis=axis)]
@@ -194,10 +194,9 @@ def _require_inside(lowering: Lowering, node: Node, dim: int | Dim, first: int |
     size, start, length = (e.value(lowering.size(entry)) for entry in (dim, first, count))
     zero = e.value(0)
     final = b.add(start, b.mul(b.sub(length, e.value(1)), e.value(step)))
-    inside = b.and_(b.icmp_signed(">=", start, zero), b.icmp_signed("<=", start, size))
-    inside = b.and_(inside, b.icmp_signed(">=", length, zero))
-    last_inside = b.and_(b.icmp_signed(">=", final, zero), b.icmp_signed("<", final, size))
-    inside = b.and_(inside, b.or_(b.icmp_signed("==", length, zero), last_inside))
+    ends = [b.and_(b.icmp_signed(">=", end, zero), b.icmp_signed("<", end, size)) for end in (start, final)]
+    filled = b.and_(b.icmp_signed(">", length, zero), b.and_(*ends))
+    inside = b.or_(b.icmp_signed("==", length, zero), filled)
     message = (
         f"Slice node {node.name!r} cuts {node.attributes['start']}:{node.attributes['stop']}:{step} from dimension"
         f" {dim}, which is {{value}}: too short"

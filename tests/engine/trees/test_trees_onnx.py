@@ -199,7 +199,7 @@ def test_modes_and_missing_values(mode: str, track: int, run: Any) -> None:
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("base", [None, [0.5]])
 def test_aggregates(aggregate: str, base: list[float] | None, run: Any) -> None:
-    two = {
+    two: dict[str, Any] = {
         "nodes_treeids": [0, 0, 0, 1, 1, 1],
         "nodes_nodeids": [0, 1, 2, 0, 1, 2],
         "nodes_featureids": [0] * 6,
@@ -218,7 +218,7 @@ def test_aggregates(aggregate: str, base: list[float] | None, run: Any) -> None:
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_post_transforms(transform: str, run: Any) -> None:
-    votes = {
+    votes: dict[str, Any] = {
         "target_treeids": [0] * 5,
         "target_nodeids": [1, 1, 2, 2, 2],
         "target_ids": [0, 1, 0, 1, 2],
@@ -233,13 +233,11 @@ def test_features_of_other_dtypes(kind: int, run: Any) -> None:
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     rows = np.array([[-3], [0], [1], [7]], dtype)
     thresholds = numpy_helper.from_array(np.array([0.5, 0, 0]), "nodes_values")
-    changes = {"nodes_values": None, "nodes_values_as_tensor": thresholds}
+    node = stump(nodes_values=[0.5, 0.0, 0.0])
     if kind == TensorProto.DOUBLE:
         weights = numpy_helper.from_array(np.array([1.5, -2.5]), "w")
-        changes |= {"target_weights": None, "target_weights_as_tensor": weights}
-    node = stump(**({name: value for name, value in changes.items() if kind == TensorProto.DOUBLE}))
-    for name in ("nodes_values", "target_weights"):
-        for entry in [entry for entry in node.attribute if entry.name == name and not len(entry.floats)]:
+        node = stump(nodes_values_as_tensor=thresholds, target_weights_as_tensor=weights)
+        for entry in [entry for entry in node.attribute if entry.name in ("nodes_values", "target_weights")]:
             node.attribute.remove(entry)
     compare(model_of(node, {"y": TensorProto.FLOAT}, 1, kind), {"X": rows}, run)
 
@@ -248,19 +246,25 @@ def test_features_of_other_dtypes(kind: int, run: Any) -> None:
 @pytest.mark.parametrize("weights", [[0.3, 0.8], [-0.3, 0.8], [-0.8, 0.3]])
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 def test_two_classes_of_which_one_has_votes(voted: int, weights: list[float], transform: str, run: Any) -> None:
-    votes = {"class_treeids": [0, 0], "class_nodeids": [1, 2], "class_ids": [voted] * 2, "class_weights": weights}
+    votes: dict[str, Any] = {
+        "class_treeids": [0, 0],
+        "class_nodeids": [1, 2],
+        "class_ids": [voted] * 2,
+        "class_weights": weights,
+    }
     node = stump("TreeEnsembleClassifier", **votes, classlabels_int64s=[3, 7], post_transform=transform)
     compare(model_of(node, {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}, 1), {"X": ROWS}, run)
 
 
 def test_three_classes(run: Any) -> None:
-    votes = {
+    votes: dict[str, Any] = {
         "class_treeids": [0] * 6,
         "class_nodeids": [1, 1, 1, 2, 2, 2],
         "class_ids": [0, 1, 2] * 2,
         "class_weights": [-0.1, -0.5, -0.1, 0.1, 0.2, 0.9],
     }
-    for base in ({}, {"base_values": [0.1, 0.0, 0.3]}):
+    bases: list[dict[str, Any]] = [{}, {"base_values": [0.1, 0.0, 0.3]}]
+    for base in bases:
         node = stump("TreeEnsembleClassifier", **votes, **base, classlabels_int64s=[30, 10, 20])
         compare(model_of(node, {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}, 1), {"X": ROWS}, run)
 

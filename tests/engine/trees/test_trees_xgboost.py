@@ -43,9 +43,12 @@ def train(parameters: dict[str, Any], labels: Any = None, rounds: int = 9, **mor
     return xgboost.train({"nthread": 1, "verbosity": 0, "max_depth": 4, "seed": 3, **parameters}, matrix, rounds)
 
 
-def compare(booster: xgboost.Booster, source: Any, run: Any, rows: Any, exact: bool = True) -> None:
+def compare(
+    booster: xgboost.Booster, source: Any, run: Any, rows: Any, exact: bool = True, raw_only: bool = False
+) -> None:
+    """Raw sums must have the very bits, predictions those of another exponential function."""
     categorical = booster.feature_types is not None
-    for output in ("raw", "prediction"):
+    for output in ("raw",) if raw_only else ("raw", "prediction"):
         graph = import_xgboost(source, output=output)
         for count in COUNTS:
             features = rows(count, 5, seed=count, infinite=False)
@@ -82,11 +85,10 @@ def compare(booster: xgboost.Booster, source: Any, run: Any, rows: Any, exact: b
         ("survival:cox", lambda y: np.abs(y) + 0.1),
     ],
 )
-@pytest.mark.parametrize("form", ["json", "ubj"])
-def test_objectives(objective: str, labels: Any, form: str, run: Any, rows: Any) -> None:
+def test_objectives(objective: str, labels: Any, run: Any, rows: Any) -> None:
     booster = train({"objective": objective}, labels)
     # The logarithm of the base score may differ from the C library's in its last bit.
-    compare(booster, bytes(booster.save_raw(form)), run, rows, exact=not objective.startswith(("reg:gam", "reg:twe")))
+    compare(booster, booster, run, rows, exact=not objective.startswith(("reg:gam", "reg:twe")))
 
 
 @pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
@@ -128,7 +130,7 @@ def test_every_kind_of_tree(parameters: dict[str, Any], form: str, run: Any, row
     booster = train(dict(parameters))
     path = tmp_path / f"model.{form}"
     booster.save_model(path)
-    compare(booster, path, run, rows, exact="dart" not in parameters.values())
+    compare(booster, path, run, rows, exact="dart" not in parameters.values(), raw_only=True)
 
 
 @pytest.mark.parametrize("strategy", ["one_output_per_tree", "multi_output_tree"])

@@ -48,7 +48,7 @@ def _gather(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 def _check_picks(builder: OnnxBuilder, picks: ShapeValue, dim: int | Dim) -> None:
     for pick in picks.entries:
         if isinstance(pick, int) and isinstance(dim, int) and not -dim <= pick < dim:
-            raise builder.refuse(f"index {pick} is outside a dimension of {dim}")
+            raise builder.refuse(f"id {pick} is outside a table of {dim} rows")
 
 
 @handles("GatherND")

@@ -135,12 +135,13 @@ def cut(
     from_end = first - dim
     if isinstance(first, int) or (isinstance(from_end, int) and from_end < 0):
         after_last = first + count * step
-        if after_last == dim:
+        past_end = after_last - dim
+        if past_end == 0:
             after_last = END
-        elif isinstance(after_last, int) and after_last < 0:
-            after_last = -END
-        elif isinstance(after_last - dim, int) and isinstance(after_last, Dim):
-            after_last = after_last - dim
+        elif isinstance(after_last, int):
+            after_last = after_last if after_last >= 0 else -END
+        elif isinstance(past_end, int) and past_end < 0:
+            after_last = past_end
         (stop_attribute,) = shape_attribute((after_last,))
         begin = first if isinstance(first, int) else from_end
         return builder.emit(
