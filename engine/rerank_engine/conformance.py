@@ -74,11 +74,10 @@ class Conformance:
         }
 
     def stale(self) -> list[str]:
-        """Entries of the refusal list that match no refused case."""
-        from rerank_engine.conformance_refusals import REFUSALS
+        """Cases of the refusal list that were run and were not refused."""
+        from rerank_engine.conformance_refusals import reason
 
-        refused = [result.name for result in self.results if result.status == "refused"]
-        return [pattern for pattern in REFUSALS if not any(re.fullmatch(pattern, name) for name in refused)]
+        return [result.name for result in self.results if result.status != "refused" and reason(result.name)]
 
 
 def node_cases(only: str = "") -> list[Any]:
@@ -143,9 +142,7 @@ def _refused(finish: Any, message: str) -> CaseResult:
 
 
 def _named(inputs: Sequence[onnx.ValueInfoProto], arrays: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    return {
-        entry.name: _array(given, f"input {entry.name!r}") for entry, given in zip(inputs, arrays, strict=False)
-    }
+    return {entry.name: _array(given, f"input {entry.name!r}") for entry, given in zip(inputs, arrays, strict=False)}
 
 
 def _array(given: Any, label: str) -> NDArray[Any]:

@@ -102,12 +102,9 @@ def input_ids(graph: Graph) -> dict[str, Ids]:
         if (rows := _table_rows(graph, node)) is not None:
             row = node.attributes.get("unknown_row", _RAISE)
             add(node.inputs[_LOOK_UPS[node.op].ids], Ids(rows, None if row == _RAISE else row))
-        if node.op in _MOVES:
-            positions = _MOVES[node.op]
-            for ids in [found[name] for name in node.outputs if name in found]:
-                for position, name in enumerate(node.inputs):
-                    if positions is None or position in positions:
-                        add(name, ids)
+        for ids in [found[name] for name in node.outputs if name in found]:
+            for name in moved_inputs(node):
+                add(name, ids)
     return {name: found[name] for name in graph.inputs if name in found}
 
 

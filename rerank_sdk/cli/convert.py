@@ -46,9 +46,7 @@ def convert(
     weights: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The .caffemodel of a Caffe .prototxt.")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="For trees: prediction, or raw for the sum of the leaves.")
-    ] = None,
+    output: Annotated[str | None, typer.Option(help="For trees: prediction, or raw for the sum of the leaves.")] = None,
     expose_head: Annotated[
         bool, typer.Option("--expose-head", help="Add the output that learning for each user needs.")
     ] = False,

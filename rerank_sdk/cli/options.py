@@ -81,7 +81,9 @@ def named_arrays(texts: Sequence[str] | None, option: str) -> dict[str, NDArray[
         try:
             array = np.asarray(json.loads(text))
         except ValueError as error:
-            raise typer.BadParameter(f"{option} {name}={text}: expected a number or lists of numbers: {error}") from None
+            raise typer.BadParameter(
+                f"{option} {name}={text}: expected a number or lists of numbers: {error}"
+            ) from None
         if array.dtype.kind not in "bif":
             raise typer.BadParameter(f"{option} {name}={text}: expected a number or lists of numbers")
         arrays[name] = array.astype(np.float32) if array.dtype.kind == "f" else array

@@ -169,7 +169,7 @@ def cast(b: Any) -> None:
     numbers = [0.0, -0.0, 0.5, -0.5, 0.99, -0.99, 1.5, -1.5, 127.0, 127.9, 128.0, -128.0, -128.9, -129.0, 255.9, 256.0]
     numbers += [65535.9, 65536.0, 2147483647.0, 2147483648.0, -2147483648.0, -2147483904.0, 4294967040.0, 4294967296.0]
     numbers += [9.2233715e18, 9.223372e18, -9.223372e18, -9.3e18, 1.8446743e19, 1.8446744073709552e19, 1e30, -1e30]
-    numbers += [np.nan, np.inf, -np.inf, 1e-40, 16777217.0, 9007199254740993.0, 3.5e38, 1e300]
+    numbers += [np.nan, np.inf, -np.inf, 16777217.0, 9007199254740993.0, 3.5e38, 1e300]
     for source in ALL:
         edges = np.array([0, 1]) if source == "bool" else np.array(numbers)
         if source in INTEGERS:
@@ -234,8 +234,10 @@ def gelu(b: Any) -> None:
 
 
 ONE_FLOAT = (
-    "Exp Log Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Sqrt Floor Ceil Round Softplus"
-).split()
+    *("Exp", "Log", "Erf", "Sqrt", "Floor", "Ceil", "Round", "Softplus"),
+    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+)
 
 CASES: dict[str, Case] = {
     "Add": two_inputs("Add", NUMBERS, full=True),

@@ -18,9 +18,9 @@ from rerank_engine.errors import InputError, RerankError, UnsupportedOperatorErr
 from rerank_engine.importers.onnx_handlers import HANDLERS
 
 Array = NDArray[Any]
-X: Mapping[str, tuple[str, Sequence[Any]]] = {"x": ("float32", ["N", 3, 4])}
-NAMED: Mapping[str, tuple[str, Sequence[Any]]] = {"x": ("float32", ["N", "T", 4])}
-OUTPUTS = {"TopK": 2}
+Inputs = Mapping[str, tuple[str, Sequence[Any]]]
+X: Inputs = {"x": ("float32", ["N", 3, 4])}
+NAMED: Inputs = {"x": ("float32", ["N", "T", 4])}
 
 
 def integers(*numbers: int) -> Array:
@@ -31,11 +31,11 @@ def floats(*shape: int, seed: int = 1) -> Array:
     return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
 
 
-def feeds_of(inputs: Mapping[str, tuple[str, Sequence[Any]]], sizes: Mapping[str, int]) -> dict[str, Array]:
+def feeds_of(inputs: Inputs, sizes: Mapping[str, int]) -> dict[str, Array]:
     random = np.random.default_rng(sum(sizes.values()))
     feeds: dict[str, Array] = {}
     for name, (dtype, dims) in inputs.items():
-        shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+        shape = tuple(sizes[dim] if isinstance(dim, str) else int(dim) for dim in dims)
         if dtype.startswith("float"):
             feeds[name] = random.normal(0, 2, shape).astype(dtype)
         else:
@@ -47,7 +47,7 @@ def assert_like_onnxruntime(
     tools: Any,
     opset: int,
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[str, Sequence[Any]]] = X,
+    inputs: Inputs = X,
     constants: Mapping[str, Array] | None = None,
     sizes: Sequence[Mapping[str, int]] = ({"N": 5, "T": 6}, {"N": 1, "T": 1}),
     ranks: Mapping[str, int] | None = None,
@@ -91,7 +91,7 @@ def reductions(op: str, *, as_input: bool) -> tuple[list[onnx.NodeProto], dict[s
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)
-@pytest.mark.parametrize("opset", [7, 11, 13, 18])
+@pytest.mark.parametrize("opset", [7, 13, 18])
 def test_reductions_over_any_axes(tools: Any, kind: str, opset: int) -> None:
     op = f"Reduce{kind}"
     nodes, constants = reductions(op, as_input=opset >= (13 if kind == "Sum" else 18))
@@ -108,11 +108,11 @@ def test_log_of_a_sum(tools: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float64"])
 def test_reductions_of_other_dtypes(tools: Any, dtype: str) -> None:
-    kinds = ("Sum", "Max", "Min", "Mean", "Prod") if dtype != "float64" else ("Sum", "Max", "Mean", "L2", "LogSumExp")
-    if dtype == "int32":
-        kinds = (*kinds, "L1", "L2", "SumSquare")
-    if dtype == "int64":
-        kinds = ("Sum", "Max", "Min", "Prod")
+    kinds = {
+        "int32": ("Sum", "Max", "Min", "Mean", "Prod", "L1", "L2", "SumSquare"),
+        "int64": ("Sum", "Max", "Min", "Prod"),
+        "float64": ("Sum", "Max", "Mean", "L2", "LogSumExp"),
+    }[dtype]
     nodes = [node(f"Reduce{kind}", ["x", "axes"], [f"r{kind}"]) for kind in kinds]
     assert_like_onnxruntime(tools, 18, nodes, {"x": (dtype, ["N", 3, 4])}, {"axes": integers(0, 2)}, has_empty=False)
 
@@ -169,7 +169,7 @@ def test_log_sum_exp_at_the_ends(tools: Any) -> None:
 
 
 def test_reductions_of_scalars(tools: Any) -> None:
-    inputs: Mapping[str, tuple[str, Sequence[Any]]] = {"s": ("float32", []), "x": ("float32", ["N", 2])}
+    inputs: Inputs = {"s": ("float32", []), "x": ("float32", ["N", 2])}
     nodes = [node(f"Reduce{kind}", ["s"], [f"r{kind}"]) for kind in ("Sum", "Mean", "L1", "L2")]
     assert_like_onnxruntime(tools, 18, [*nodes, node("Neg", ["x"], ["rx"])], inputs, has_empty=False)
 
@@ -188,7 +188,7 @@ def test_sizes_are_reduced_while_importing(tools: Any) -> None:
 
 
 def test_global_pools(tools: Any) -> None:
-    inputs: Mapping[str, tuple[str, Sequence[Any]]] = {
+    inputs: Inputs = {
         "x": ("float32", ["N", 3, 4, 5]),
         "y": ("float32", ["N", 2, "T"]),
     }
@@ -202,7 +202,7 @@ def test_global_pools(tools: Any) -> None:
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
-@pytest.mark.parametrize("opset", [7, 11, 12, 13, 18])
+@pytest.mark.parametrize("opset", [7, 11, 12, 13])
 def test_softmax_of_every_version(tools: Any, op: str, opset: int) -> None:
     axes = (0, 1, 2) if opset < 11 else (0, 1, 2, -1, -3)
     nodes = [node(op, ["x"], [f"r{index}"], axis=axis) for index, axis in enumerate(axes)]
@@ -261,7 +261,7 @@ def test_running_sums_of_every_version(tools: Any, opset: int) -> None:
             for reverse in (0, 1)
         ]
         nodes.append(node("CumSum", ["x", "c"], ["rc"]))
-        constants = {"a": np.array(1, np.int64), "b": np.array(-1, np.int32), "c": integers(0)}
+        constants: dict[str, Array] = {"a": np.array(1, np.int64), "b": np.array(-1, np.int32), "c": integers(0)}
         assert_like_onnxruntime(tools, opset, nodes, {"x": (dtype, ["N", "T", 4])}, constants)
 
 
@@ -346,7 +346,7 @@ def test_rms_normalization(tools: Any) -> None:
 
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 def test_batch_normalization_of_computed_parameters(tools: Any, opset: int) -> None:
-    inputs: Mapping[str, tuple[str, Sequence[Any]]] = {
+    inputs: Inputs = {
         "x": ("float32", ["N", 3, 4]),
         "y": ("float32", ["N", 3]),
         "g": ("float32", [3]),
@@ -377,7 +377,7 @@ def test_batch_normalization_of_each_place(tools: Any) -> None:
 
 
 def test_instance_group_and_vector_normalization(tools: Any) -> None:
-    inputs: Mapping[str, tuple[str, Sequence[Any]]] = {
+    inputs: Inputs = {
         "x": ("float32", ["N", 6, 4, 5]),
         "y": ("float32", ["N", 6, "T"]),
     }

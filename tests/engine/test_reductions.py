@@ -200,7 +200,8 @@ def test_integers_wrap_and_means_truncate(tools: Any) -> None:
     b.output(*(b.node(op, x, axes=(1,), keepdims=0) for op in ("ReduceSum", "ReduceProd", "ReduceMean")))
     b.output(b.node("ReduceMean", y, axes=(1,), keepdims=0), b.node("ReduceMax", y, axes=(1,), keepdims=0))
     most = np.iinfo(np.int32).max
-    feeds = {x: np.array([[most, 1], [-3, -4], [3, 4]], np.int32), y: np.array([[2**63, 1], [5, 2], [0, 0]], np.uint64)}
+    signed: Array = np.array([[most, 1], [-3, -4], [3, 4]], np.int32)
+    feeds = {x: signed, y: np.array([[2**63, 1], [5, 2], [0, 0]], np.uint64)}
     sums, products, means, unsigned, largest = both(tools, b, feeds)
     assert sums.tolist() == [np.iinfo(np.int32).min, -7, 7]
     assert products.tolist() == [most, 12, 12]
@@ -325,6 +326,6 @@ def test_parameters_that_do_not_fit(tools: Any) -> None:
     with pytest.raises(UnsupportedOperatorError, match="has 1 or 3 outputs, not 2"):
         b.nodes("LayerNormalization", [x], 2)
     b.output(b.node("ReduceSum", x, axes=(1,), keepdims=0))
-    b.graph.nodes[-1].attributes["axes"] = "one"  # type: ignore[index]
+    b.graph.nodes[-1].attributes["axes"] = "one"
     with pytest.raises(GraphError, match="inputs or attributes do not fit"):
         check_nodes(b.graph)

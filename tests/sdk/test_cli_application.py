@@ -19,7 +19,18 @@ from rerank_sdk.cli import app
 from rerank_sdk.cli import output as cli_output
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
-COMMANDS = ("demo", "train", "convert", "inspect", "run", "replay", "bench loop", "doctor")
+COMMANDS = (
+    "demo",
+    "train",
+    "convert",
+    "verify",
+    "inspect",
+    "run",
+    "replay",
+    "bench loop",
+    "bench onnx-nodes",
+    "doctor",
+)
 
 
 def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -72,8 +72,10 @@ def generate(plan: Plan, target: Target) -> Generated:
     ]
     phases.append(("whole", _copy_function(plan, module, target)))
     _entry_function(plan, module, target, phases)
-    # Without this LLVM turns copy loops into calls of memcpy, which the image has not.
-    extra = ' "no-builtins"' + (" noredzone" if target.calling_convention == "win64cc" else "")
+    # Without the first LLVM turns copy loops into calls of memcpy, which the image has not. Without the second it takes
+    # comparisons for tests of bits, which tell a denormal from the zero that it counts as.
+    extra = ' "no-builtins" "denormal-fp-math"="preserve-sign,preserve-sign"'
+    extra += " noredzone" if target.calling_convention == "win64cc" else ""
     text = re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
     return Generated(text, tuple(reports))
 

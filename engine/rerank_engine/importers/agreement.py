@@ -64,7 +64,7 @@ def check_agreement(model: onnx.ModelProto, samples: Sequence[Sample], source: s
     >>> ones = np.ones(3, np.float32)
     >>> check_agreement(model, [Sample(3, {"x": ones}, {"y": ones})], "the module")
     Traceback (most recent call last):
-    rerank_engine.errors.ConversionError: the ONNX export differs from the module for 3 candidates: output 'y' is off by 2 where the largest magnitude is 1; this is a fault of the exporter or a list length baked into the model
+    rerank_engine.errors.ConversionError: the ONNX export differs from the module for 3 candidates: output 'y' is off by 2 where the largest magnitude is 1; the exporter is wrong, a list length is baked into the model, or the source is random
     """  # noqa: E501  (a doctest's message is one line)
     run = _runner(model)
     for sample in samples:
@@ -74,20 +74,21 @@ def check_agreement(model: onnx.ModelProto, samples: Sequence[Sample], source: s
             raise
         except Exception as error:
             raise ConversionError(
-                f"the ONNX export of {source} fails for {_count(sample)}, where {source} does not: {_line(error)};"
-                " a list length is probably baked into the model"
+                f"the ONNX export of {source} fails for {count_text(sample.candidates)}, where {source} does not:"
+                f" {_line(error)}; a list length is probably baked into the model"
             ) from error
         for name, expected in sample.expected.items():
             why = _difference(found[name], expected)
             if why:
                 raise ConversionError(
-                    f"the ONNX export differs from {source} for {_count(sample)}: output {name!r} {why};"
-                    " this is a fault of the exporter or a list length baked into the model"
+                    f"the ONNX export differs from {source} for {count_text(sample.candidates)}: output {name!r} {why};"
+                    " the exporter is wrong, a list length is baked into the model, or the source is random"
                 )
 
 
-def _count(sample: Sample) -> str:
-    return f"{sample.candidates} candidate{'' if sample.candidates == 1 else 's'}"
+def count_text(count: int) -> str:
+    """Say a number of candidates."""
+    return f"{count} candidate{'' if count == 1 else 's'}"
 
 
 def _line(error: Exception) -> str:

@@ -228,7 +228,14 @@ def _read_sklearn(source: Any, options: SourceOptions) -> Graph:
             initial_types=[("features", FloatTensorType(["N", columns]))],
             options={"zipmap": False} if classifier and hasattr(source, "classes_") else None,
         )
-    except (MissingConverter, MissingShapeCalculator, NameError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (
+        MissingConverter,
+        MissingShapeCalculator,
+        NameError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise ConversionError(f"skl2onnx cannot convert {type(source).__name__}: {error}") from error
     return _through_onnx(model, options)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _REDUCTIONS = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
 
 
-def fold_shapes(builder: OnnxBuilder, node: onnx.NodeProto) -> bool:
+def fold_shape_node(builder: OnnxBuilder, node: onnx.NodeProto) -> bool:
     """Compute a node over shape values.
 
     Parameters

@@ -10,28 +10,26 @@ list lengths. ``torch.jit`` modules can only go through the older exporter; the 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import inspect
 import io
 import logging
 import re
-import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError, MissingExtraError
-from rerank_engine.importers.agreement import Sample, check_agreement
+from rerank_engine.importers.agreement import Sample, check_agreement, count_text
+from rerank_engine.importers.torch_bags import plain_bags
 
 if TYPE_CHECKING:
     import onnx
     import torch
 
-__all__ = ["load_factory", "torch_to_onnx"]
+__all__ = ["import_torch", "own_examples", "torch_to_onnx"]
 
 _TRACED_LENGTH = 5
 _CHECKED_LENGTHS = (1, 2, 7, 33)
@@ -95,7 +93,7 @@ def torch_to_onnx(
     >>> linear = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
     >>> model = torch_to_onnx(linear, torch.zeros(4, 3), input_names=["dense"])  # doctest: +SKIP
     """
-    torch = _torch()
+    torch = import_torch()
     if not candidates.isidentifier():
         raise ConversionError(f"the candidate dimension cannot be called {candidates!r}: use letters and digits")
     is_program = isinstance(module, torch.export.ExportedProgram)
@@ -104,7 +102,7 @@ def torch_to_onnx(
             f"expected a torch module, a scripted module or an exported program, got {type(module).__name__}"
         )
     call = module.module() if is_program else module
-    examples = _own_examples(module, is_program) if example_inputs is None else example_inputs
+    examples = own_examples(module) if example_inputs is None else example_inputs
     with _quiet(), _evaluation(call), torch.no_grad():
         names, draw = _normalise(torch, call, examples, input_names)
         axes = None if is_program else _candidate_axes(names, draw, examples, shared)
@@ -126,72 +124,14 @@ def torch_to_onnx(
     return model
 
 
-def load_factory(address: str) -> tuple[Any, Any]:
-    """Import a Python file by itself and call a function of it that makes a model.
-
-    The file runs with its own folder on the import path, and leaves no compiled files behind.
-
-    Parameters
-    ----------
-    address
-        ``path/model.py:factory``. The function takes nothing and returns a pair of a module and its example inputs,
-        or a module that has an attribute or method ``example_inputs``.
-
-    Returns
-    -------
-    module, example_inputs
-        For :func:`torch_to_onnx`.
+def import_torch() -> Any:
+    """Import PyTorch and what its exporter needs.
 
     Raises
     ------
-    ConversionError
-        No such file or function, it fails, or it returns something else.
     MissingExtraError
-        PyTorch is not installed.
-
-    Examples
-    --------
-    >>> load_factory("model.py")
-    Traceback (most recent call last):
-    rerank_engine.errors.ConversionError: expected path/model.py:factory, got 'model.py'
+        One of them is not installed.
     """
-    place, colon, name = address.rpartition(":")
-    if not colon or not name.isidentifier():
-        raise ConversionError(f"expected path/model.py:factory, got {address!r}")
-    path = Path(place)
-    if not path.is_file():
-        raise ConversionError(f"no such file: {path}")
-    torch = _torch()
-    with _import_folder(path.parent):
-        source = importlib.util.spec_from_file_location(f"_rerank_factory_{path.stem}", path)
-        if source is None or source.loader is None:
-            raise ConversionError(f"{path} is no Python file")
-        file = importlib.util.module_from_spec(source)
-        sys.modules[source.name] = file  # Data classes and pickles look their module up there.
-        try:
-            source.loader.exec_module(file)
-        except Exception as error:
-            del sys.modules[source.name]
-            raise ConversionError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-        factory = getattr(file, name, None)
-        if not callable(factory):
-            functions = sorted(key for key, value in vars(file).items() if inspect.isfunction(value))
-            raise ConversionError(f"{path} has no function {name!r}; functions: {', '.join(functions) or 'none'}")
-        try:
-            made = factory()
-        except Exception as error:
-            raise ConversionError(f"{address} fails: {type(error).__name__}: {error}") from error
-    kinds = (torch.nn.Module, torch.export.ExportedProgram)
-    if isinstance(made, kinds):
-        return made, _own_examples(made, isinstance(made, torch.export.ExportedProgram))
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], kinds):
-        return made
-    raise ConversionError(
-        f"{address} returns {type(made).__name__}; expected a module with example_inputs, or the pair of both"
-    )
-
-
-def _torch() -> Any:
     try:
         import onnxscript  # noqa: F401  (the exporter needs it and says so less clearly)
         import torch
@@ -200,22 +140,14 @@ def _torch() -> Any:
     return torch
 
 
-@contextlib.contextmanager
-def _import_folder(folder: Path) -> Iterator[None]:
-    writes = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder.resolve()))
-        sys.dont_write_bytecode = writes
-
-
 # --- inputs and outputs -----------------------------------------------------------------------------------
 
 
-def _own_examples(module: Any, is_program: bool) -> Any:
+def own_examples(module: Any) -> Any:
+    """Inputs that a module or an exported program brings along."""
+    import torch
+
+    is_program = isinstance(module, torch.export.ExportedProgram)
     found = getattr(module, "example_inputs", None)
     if is_program and found is not None:
         return found[0]
@@ -349,7 +281,7 @@ def _sample(torch: Any, call: Any, draw: Draw, count: int, outputs: Sequence[str
     try:
         made = call(*(tensor.clone() for tensor in inputs.values()))
     except Exception as error:
-        raise ConversionError(f"the module itself fails for {count} candidates: {_reason(error)}") from error
+        raise ConversionError(f"the module itself fails for {count_text(count)}: {_reason(error)}") from error
     expected = _name_outputs(torch, made, outputs)
     return Sample(count, {name: _array(tensor) for name, tensor in inputs.items()}, _arrays(expected))
 
@@ -393,7 +325,7 @@ def _export(
         # The exporter treats lengths of 0 and 1 as their own cases; that it is right there too is checked later.
         size = torch.export.Dim(candidates, min=2)
         shapes = tuple({axes[name]: size} if name in axes else None for name in names)
-        with _plain_bags(torch, module):
+        with plain_bags(module):
             program = torch.onnx.export(module, tensors, dynamo=True, verbose=False, dynamic_shapes=shapes, **common)
     return program.model_proto
 
@@ -441,37 +373,6 @@ def _strip_notes(model: onnx.ModelProto) -> None:
 
 
 @contextlib.contextmanager
-def _plain_bags(torch: Any, module: Any) -> Iterator[None]:
-    """Let bags of a fixed length be a lookup and a reduction; the exporter makes a loop over rows of them."""
-    bags = [part for part in module.modules() if type(part) is torch.nn.EmbeddingBag and part.max_norm is None]
-    try:
-        for bag in bags:
-            bag.forward = _plain_bag(torch, bag, bag.forward)
-        yield
-    finally:
-        for bag in bags:
-            vars(bag).pop("forward", None)
-
-
-def _plain_bag(torch: Any, bag: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:  # noqa: A002  (PyTorch's name)
-        if input.dim() != 2 or offsets is not None:
-            return original(input, offsets, per_sample_weights)
-        rows = torch.nn.functional.embedding(input, bag.weight)
-        kept = torch.ones_like(input, dtype=torch.bool) if bag.padding_idx is None else input != bag.padding_idx
-        kept = kept.unsqueeze(-1)
-        if bag.mode == "max":
-            lowest = torch.where(kept, rows, torch.full_like(rows, -torch.inf)).amax(1)
-            return torch.where(kept.any(1), lowest, torch.zeros_like(lowest))
-        if per_sample_weights is not None:
-            rows = rows * per_sample_weights.unsqueeze(-1)
-        total = torch.where(kept, rows, torch.zeros_like(rows)).sum(1)
-        return total if bag.mode == "sum" else total / kept.sum(1).clamp(min=1).to(total.dtype)
-
-    return forward
-
-
-@contextlib.contextmanager
 def _evaluation(module: Any) -> Iterator[None]:
     """Switch off dropout and the like for a while."""
     if not isinstance(getattr(module, "training", None), bool) or type(module).__name__ == "GraphModule":
@@ -491,10 +392,11 @@ def _quiet() -> Iterator[None]:
     """Keep the exporter's progress, warnings about its own code, and logs to itself."""
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
+    void = io.StringIO()
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with contextlib.redirect_stdout(void), contextlib.redirect_stderr(void), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -12,7 +12,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index, i64
+from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index
 from rerank_engine.kernels import math
 from rerank_engine.kernels.accumulate import Accumulator, accumulate_row
 from rerank_engine.kernels.lines import each_vector
@@ -103,31 +103,28 @@ def attend(
         here, there, below, result = (view.at(start) for view in (queries, keys, values, target))
         beside = [view.at(start) for view in extras]
 
-        def product(
-            tile: _Tile, left: ir.Value, left_row: Index, right: ir.Value, right_row: Index, to: ir.Value, to_row: Index,
-            inner: Index,
-        ) -> None:
-            sizes = [e.value(e.mul(size, element_bytes)) for size in (left_row, right_row, to_row)]
-            arguments = [left, sizes[0], right, sizes[1], to, sizes[2], e.value(inner)]
+        def product(tile: _Tile, left: _Rows, right: _Rows, to: _Rows, inner: Index) -> None:
+            arguments = [e.value(inner)]
+            for rows in (to, right, left):
+                arguments = [rows.address, e.value(e.mul(rows.step, element_bytes)), *arguments]
             e.b.call(_tile_function(module, e, tile, dtype), arguments)
 
         def tile(row: ir.Value, _: list[ir.Value], height: int) -> None:
-            query = e.at(here, e.mul(e.mul(row, queries.strides[-2]), element_bytes))
+            query = _Rows(e.at(here, e.mul(e.mul(row, queries.strides[-2]), element_bytes)), queries.strides[-2])
             goal = e.at(result, e.mul(e.mul(row, target.strides[-2]), element_bytes))
 
             def score(column: Index, part: _Tile) -> None:
                 offset = e.mul(column, element_bytes)
-                product(
-                    part, query, queries.strides[-2], e.at(there, offset), keys.strides[-2],
-                    e.at(scores.address, offset), pitch, depth,
-                )  # fmt: skip
+                right, to = _Rows(e.at(there, offset), keys.strides[-2]), _Rows(e.at(scores.address, offset), pitch)
+                product(part, query, right, to, depth)
 
             def gather(column: Index, part: _Tile) -> None:
                 offset = e.mul(column, element_bytes)
-                product(
-                    part, scores.address, pitch, e.at(below, offset), values.strides[-2],
-                    e.at(goal, offset), target.strides[-2], length,
-                )  # fmt: skip
+                right, to = (
+                    _Rows(e.at(below, offset), values.strides[-2]),
+                    _Rows(e.at(goal, offset), target.strides[-2]),
+                )
+                product(part, _Rows(scores.address, pitch), right, to, length)
 
             _each_part(e, length, _Tile(height, vectors, lanes), score, may_overrun=True)
 
@@ -149,6 +146,14 @@ def attend(
             done, _ = e.loop(done, rows, height, partial(tile, height=height))
 
     e.nest(target.sizes[:-2], one)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of neighbours: the address of the first, and elements from one to the next."""
+
+    address: ir.Value
+    step: Index
 
 
 @dataclass(frozen=True)

@@ -65,14 +65,14 @@ def multiply_views(
             ]
 
             def step(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                vector = load(right, e.at(start, e.mul(e.mul(index, right.strides[-2]), ELEMENT_BYTES[right.dtype])), width)
+                vector = load(
+                    right, e.at(start, e.mul(e.mul(index, right.strides[-2]), ELEMENT_BYTES[right.dtype])), width
+                )
                 result = []
                 for line, total in zip(lines, sums, strict=True):
                     address = e.at(line, e.mul(e.mul(index, left.strides[-1]), ELEMENT_BYTES[left.dtype]))
                     factor = e.splat(load(left, address, 1), width)
-                    result.append(
-                        e.fma(factor, vector, total) if floats else e.b.add(e.b.mul(factor, vector), total)
-                    )
+                    result.append(e.fma(factor, vector, total) if floats else e.b.add(e.b.mul(factor, vector), total))
                 return result
 
             _, sums = e.loop(0, depth, 1, step, [first] * height)

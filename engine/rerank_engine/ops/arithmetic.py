@@ -154,7 +154,9 @@ def power(base: Array, exponent: Array) -> Array:
     array([81,  0, -1,  0])
     """
     if base.dtype.kind == "f":
-        return np.asarray(np.power(base, exponent))
+        # For one exponent of 0.5 NumPy takes the square root, which differs from the power in two points.
+        differs = (exponent == 0.5) & ((base == 0) | np.isneginf(base))
+        return np.asarray(np.where(differs, np.abs(base), np.power(base, exponent)))
     kind = base.dtype.type
     below = exponent < 0
     value = np.power(base, np.where(below, kind(0), exponent))

@@ -35,7 +35,7 @@ def _infer(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
         raise refuse(node, "has_mask and nan_to_zero are 0 or 1, condition is empty, 'keep' or 'drop'")
     wanted = 3 + has_mask + bool(condition)
     if len(inputs) != wanted:
-        raise refuse(node, f"takes {wanted} inputs with has_mask={has_mask} and condition={condition!r}, has {len(inputs)}")
+        raise refuse(node, f"takes {wanted} inputs as has_mask and condition say, has {len(inputs)}")
     queries, keys, values = inputs[:3]
     dtype = queries.dtype
     if dtype not in _FLOATS or any(value.dtype != dtype for value in inputs[: 3 + has_mask]):
@@ -110,7 +110,7 @@ def _lower(lowering: Lowering, node: Node) -> None:
 
 
 def _shares_keys(inputs: Sequence[Value], output: Value) -> bool:
-    """Whether all queries, whatever their batch, read the same keys and values: they are the rows of one matrix then."""
+    """Whether all queries read the same keys and values: they are the rows of one matrix then, whatever their batch."""
     queries, keys, values, *extras = inputs
     rows = output.shape[:-1]
     return (
@@ -147,9 +147,9 @@ def _per_row(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> b
 register(
     Operator(
         "Attention",
-        "softmax(q @ k * scale) @ v of q (..., M, D), k (..., D, S), v (..., S, E); then a mask that is added to the"
-        " scores (`has_mask`), then a bool condition: `keep` keeps the scores where it holds, `drop` those where not, and"
-        " the others become `fill`; `nan_to_zero`: weights that are NaN count as 0",
+        "softmax(q @ k * scale) @ v of q (..., M, D), k (..., D, S), v (..., S, E). Further inputs: a mask that is"
+        " added to the scores (`has_mask`); a bool condition, which by `keep` keeps the scores where it holds, by"
+        " `drop` where it does not, and makes the others `fill`. `nan_to_zero`: weights that are NaN count as 0",
         _infer,
         _reference,
         attributes={"scale": 1.0, "has_mask": 0, "condition": "", "fill": -math.inf, "nan_to_zero": 0},

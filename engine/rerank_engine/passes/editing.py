@@ -125,9 +125,7 @@ class Editor:
         """Let a node read other values."""
         return self.change(node, node.op, inputs, node.attributes)
 
-    def add(
-        self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any] | None = None, *, before: Node
-    ) -> str:
+    def add(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any] | None = None, *, before: Node) -> str:
         """Add a node with one result, whose name is given back."""
         name = self._free(f"{before.outputs[0]}/{op.lower()}")
         node = Node(op, name, tuple(inputs), (name,), dict(attributes or {}))
@@ -173,3 +171,11 @@ class Editor:
         while name in self._graph.values or name in self._node_names:
             name, count = f"{base}{count}", count + 1
         return name
+
+
+def varying_input(editor: Editor, node: Node) -> str | None:
+    """What a Mul, Div, Add or Sub scales or shifts by a constant, shape kept; None where it does neither."""
+    names = [name for name in node.inputs if editor.array(name) is None]
+    if len(names) != 1 or len(node.inputs) != 2 or (node.op in ("Div", "Sub") and node.inputs[0] != names[0]):
+        return None
+    return names[0] if editor.shape(names[0]) == editor.shape(node.outputs[0]) else None

@@ -2,168 +2,179 @@
 
     MatMul(x, W) ─▶ Mul(·, s) ─▶ Add(·, t)            becomes    MatMul(x, W * s) ─▶ Add(·, t)
     MatMul(x, W) ─▶ Add(·, b) ─▶ Mul(·, s)            becomes    MatMul(x, W * s) ─▶ Add(·, b * s)
+    MatMul(x, W) ─▶ Add(·, b) ─▶ Add(·, t)            becomes    MatMul(x, W) ─▶ Add(·, b + t)
     Mul(x, s) ─▶ MatMul(·, W)                         becomes    MatMul(x, s[:, None] * W)
-    Add(x, t) ─▶ MatMul(·, W)                         becomes    MatMul(x, W) ─▶ Add(·, t @ W)
+    Mul(x, s) ─▶ Add(·, t) ─▶ MatMul(·, W)            becomes    Mul(x, s) ─▶ MatMul(·, W) ─▶ Add(·, t @ W)
+    Add(x, t) ─▶ Mul(·, s) ─▶ MatMul(·, W)            becomes    MatMul(x, s[:, None] * W) ─▶ Add(·, (t * s) @ W)
 
-Batch normalisation is such a scale and shift once its statistics are constant. Products are computed in float64 and
-rounded once.
+Batch normalisation is such a scale and shift once its statistics are constant. Div and Sub by constants are taken as
+Mul and Add. Constants are computed in float64 and rounded once; where that would make one infinite, or lose one as too
+small, nothing is folded.
+
+A shift before a product stays where it is large beside the scaled values, or where no scale tells: it may be what
+keeps the digits of large inputs (x - mean).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.graph import Graph, Node, Value
+from rerank_engine.graph import Graph, Node
+from rerank_engine.passes.editing import Editor, varying_input
 
-_ROUNDS = 16
-"""Scales in a row that are followed; each round folds at least one of them."""
+Row = NDArray[np.float64]
+
+_MOST_SHIFT = 2.0
+"""Largest shift of scaled values that goes through a product: two deviations after a normalisation, so that hardly a
+digit cancels."""
+
+_FLOAT32 = np.finfo(np.float32)
 
 
 def fold_scale(graph: Graph) -> Graph:
     """Fold wherever the value in between has no other reader and is no output."""
-    for _ in range(_ROUNDS):
-        changed = _fold_once(graph)
-        if changed is None:
-            return graph
-        graph = changed
-    return graph
+    editor = Editor(graph)
+    for node in editor.nodes():
+        product: Node | None = node
+        while product is not None and editor.has(product) and _is_plain(editor, product):
+            product = _fold_behind(editor, product) or _fold_before(editor, product)
+    return editor.finish()
 
 
-def _fold_once(graph: Graph) -> Graph | None:
-    producers, consumers = graph.producers(), graph.consumers()
-    for node in graph.nodes:
-        if not _is_plain_product(graph, node):
-            continue
-        readers = consumers[node.outputs[0]]
-        if len(readers) == 1 and node.outputs[0] not in graph.outputs:
-            changed = _fold_behind(graph, node, readers[0], consumers)
-            if changed is not None:
-                return changed
-        before = producers.get(node.inputs[0])
-        if before is not None and len(consumers[node.inputs[0]]) == 1 and node.inputs[0] not in graph.outputs:
-            changed = _fold_before(graph, before, node)
-            if changed is not None:
-                return changed
-    return None
+def _is_plain(editor: Editor, node: Node) -> bool:
+    """Whether a node multiplies by a constant matrix and does nothing else."""
+    if node.op != "MatMul" or len(node.inputs) != 2 or node.attributes.get("activation"):
+        return False
+    weight = editor.array(node.inputs[1])
+    return weight is not None and weight.ndim == 2 and weight.dtype == np.float32
 
 
-def _is_plain_product(graph: Graph, node: Node) -> bool:
-    weight = graph.constants.get(node.inputs[1]) if node.op == "MatMul" else None
-    return (
-        weight is not None
-        and weight.ndim == 2
-        and weight.dtype == np.float32
-        and len(node.inputs) == 2
-        and not node.attributes.get("activation")
-    )
-
-
-def _row(graph: Graph, node: Node, other: str, columns: int) -> NDArray[np.float64] | None:
-    """The constant operand of a Mul or Add as one row that leaves the shape of ``other`` alone."""
-    if node.op not in ("Mul", "Add") or node.inputs.count(other) != 1:
+def _scale(editor: Editor, node: Node | None, name: str, columns: int) -> Row | None:
+    """What a node multiplies the columns of ``name`` by."""
+    row = _row(editor, node, name, columns)
+    if row is None or node is None or node.op not in ("Mul", "Div"):
         return None
-    name = node.inputs[1 - node.inputs.index(other)]
-    array, shape = graph.constants.get(name), graph.values[other].shape
-    if array is None or graph.values[node.outputs[0]].shape != shape or array.size not in (1, columns):
-        return None
-    if array.size == columns and columns != 1 and array.shape[-1] != columns:
-        return None
-    row = np.broadcast_to(array.reshape(-1).astype(np.float64), columns)
-    return row if np.isfinite(row).all() else None
+    if node.op == "Mul":
+        return row
+    return 1.0 / row if row.all() else None
 
 
-def _fold_behind(graph: Graph, product: Node, reader: Node, consumers: Mapping[str, list[Node]]) -> Graph | None:
-    weight = graph.constants[product.inputs[1]]
-    columns = weight.shape[1]
-    made = product.outputs[0]
-    row = _row(graph, reader, made, columns)
-    if row is None:
+def _shift(editor: Editor, node: Node | None, name: str, columns: int) -> Row | None:
+    """What a node adds to the columns of ``name``."""
+    row = _row(editor, node, name, columns)
+    if row is None or node is None or node.op not in ("Add", "Sub"):
         return None
-    if reader.op == "Mul":
-        scaled = _constant(graph, product.inputs[1], weight.astype(np.float64) * row)
-        if not scaled.is_finite:
+    return row if node.op == "Add" else -row
+
+
+def _row(editor: Editor, node: Node | None, name: str, columns: int) -> Row | None:
+    if node is None or node.op not in ("Mul", "Div", "Add", "Sub") or varying_input(editor, node) != name:
+        return None
+    array = editor.array(next(entry for entry in node.inputs if entry != name))
+    if array is None or not np.isfinite(array).all() or array.size not in (1, array.shape[-1] if array.ndim else 1):
+        return None
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), columns)
+
+
+def _fold_behind(editor: Editor, product: Node) -> Node | None:
+    """Fold what reads the product; gives the product as it is then, None when there is nothing to fold."""
+    source, weight_name = product.inputs
+    weight = editor.array(weight_name)
+    assert weight is not None, "a plain product has a constant weight"
+    columns, made = weight.shape[1], product.outputs[0]
+    reader = editor.only_reader(made)
+    scale = _scale(editor, reader, made, columns)
+    if reader is None:
+        return None
+    if scale is not None:
+        scaled = _constant(editor, f"{weight_name}.scaled", weight.astype(np.float64) * scale)
+        if scaled is None:
             return None
-        fused = replace(product, inputs=(product.inputs[0], scaled.name), outputs=reader.outputs)
-        return _swap(graph, {product.outputs[0]: None, reader.outputs[0]: fused}, scaled)
-    following = consumers[reader.outputs[0]]
-    if len(following) != 1 or reader.outputs[0] in graph.outputs:
+        changed = editor.change(reader, "MatMul", [source, scaled])
+        editor.remove([made])
+        return changed
+    shift = _shift(editor, reader, made, columns)
+    following = editor.only_reader(reader.outputs[0])
+    if shift is None or following is None:
         return None
-    scale = _row(graph, following[0], reader.outputs[0], columns)
-    if scale is None or following[0].op != "Mul":
-        return None
-    scaled = _constant(graph, product.inputs[1], weight.astype(np.float64) * scale)
-    if not scaled.is_finite or not (np.abs(row * scale) < np.finfo(np.float32).max).all():
-        return None
-    graph = replace(graph, constants={**graph.constants, scaled.name: scaled.array}, values=scaled.declare(graph))
-    shift = _constant(graph, reader.inputs[1 - reader.inputs.index(made)], row * scale)
-    fused = replace(product, inputs=(product.inputs[0], scaled.name))
-    added = replace(reader, inputs=(made, shift.name), outputs=following[0].outputs)
-    return _swap(graph, {made: fused, reader.outputs[0]: None, following[0].outputs[0]: added}, shift)
-
-
-def _fold_before(graph: Graph, before: Node, product: Node) -> Graph | None:
-    weight = graph.constants[product.inputs[1]].astype(np.float64)
-    if before.op not in ("Mul", "Add"):
-        return None
-    sources = [name for name in before.inputs if name not in graph.constants]
-    if len(sources) != 1:
-        return None
-    row = _row(graph, before, sources[0], weight.shape[0])
-    if row is None:
-        return None
-    if before.op == "Mul":
-        scaled = _constant(graph, product.inputs[1], weight * row[:, None])
-        if not scaled.is_finite:
+    bias_name = next(entry for entry in reader.inputs if entry != made)
+    scale, more = (part(editor, following, reader.outputs[0], columns) for part in (_scale, _shift))
+    if scale is not None:
+        scaled = _constant(editor, f"{weight_name}.scaled", weight.astype(np.float64) * scale)
+        bias = _constant(editor, f"{bias_name}.scaled", shift * scale)
+        if scaled is None or bias is None:
             return None
-        fused = replace(product, inputs=(sources[0], scaled.name))
-        return _swap(graph, {before.outputs[0]: None, product.outputs[0]: fused}, scaled)
-    shift = _constant(graph, f"{product.inputs[1]}.shift", row @ weight)
-    if not shift.is_finite:
+        product = editor.read(product, [source, scaled])
+    elif more is not None:
+        bias = _constant(editor, f"{bias_name}.shifted", shift + more)
+        if bias is None:
+            return None
+    else:
         return None
-    bare = replace(product, inputs=(sources[0], product.inputs[1]), outputs=before.outputs)
-    value = graph.values[product.outputs[0]]
-    values = {**graph.values, before.outputs[0]: replace(value, name=before.outputs[0])}
-    added = Node("Add", before.name, (before.outputs[0], shift.name), product.outputs)
-    # The product takes the place of the shift, and the shift that of the product: both keep a free name.
-    return _swap(replace(graph, values=values), {before.outputs[0]: bare, product.outputs[0]: added}, shift)
+    editor.change(following, "Add", [made, bias])
+    editor.remove([reader.outputs[0]])
+    return product
 
 
-class _Constant:
-    """A new constant and its name."""
+def _fold_before(editor: Editor, product: Node) -> Node | None:
+    """Fold what the product reads; gives the product as it is then, None when there is nothing to fold."""
+    name, weight_name = product.inputs
+    weight = editor.array(weight_name)
+    before = editor.maker(name)
+    if weight is None or before is None or editor.only_reader(name) is None:
+        return None
+    source = varying_input(editor, before)
+    if source is None:
+        return None
+    depth = weight.shape[0]
+    scale, shift = (part(editor, before, source, depth) for part in (_scale, _shift))
+    if scale is not None:
+        scaled = _constant(editor, f"{weight_name}.scaled", weight * scale[:, None])
+        if scaled is None:
+            return None
+        # A shift before the scale is one of the scaled values behind it.
+        inner = editor.maker(source)
+        origin = varying_input(editor, inner) if inner is not None and editor.only_reader(source) else None
+        shift = _shift(editor, inner, origin, depth) if origin is not None else None
+        bias = _shift_bias(editor, weight_name, None if shift is None else shift * scale)
+        if origin is not None and bias is not None:
+            return _put_behind(editor, product, origin, scaled, bias, [name, source])
+        changed = editor.read(product, [source, scaled])
+        editor.remove([name])
+        return changed
+    scaling = editor.maker(source)
+    origin = varying_input(editor, scaling) if scaling is not None else None
+    is_scaled = origin is not None and _scale(editor, scaling, origin, depth) is not None
+    bias = _shift_bias(editor, weight_name, shift) if is_scaled else None
+    return None if bias is None else _put_behind(editor, product, source, weight_name, bias, [name])
 
-    def __init__(self, name: str, array: NDArray[Any]) -> None:
-        self.name, self.array = name, array
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether rounding to float32 kept every number finite."""
-        return bool(np.isfinite(self.array).all())
-
-    def declare(self, graph: Graph) -> dict[str, Value]:
-        """The graph's values with this one."""
-        return {**graph.values, self.name: Value(self.name, "float32", self.array.shape)}
+def _shift_bias(editor: Editor, weight_name: str, shift: Row | None) -> str | None:
+    """What a shift of scaled values adds to the product; None where it is none, or too large."""
+    weight = editor.array(weight_name)
+    if weight is None or shift is None or np.abs(shift).max(initial=0.0) > _MOST_SHIFT:
+        return None
+    return _constant(editor, f"{weight_name}.shift", shift @ weight.astype(np.float64))
 
 
-def _constant(graph: Graph, base: str, array: NDArray[np.float64]) -> _Constant:
-    name, count = f"{base}.folded", 1
-    while name in graph.values:
-        name, count = f"{base}.folded.{count}", count + 1
-    with np.errstate(over="ignore"):
-        return _Constant(name, np.ascontiguousarray(array, dtype=np.float32))
+def _put_behind(
+    editor: Editor, product: Node, source: str, weight_name: str, bias: str, removed: Sequence[str]
+) -> Node | None:
+    """Let the product read ``source``, and add the bias to its result."""
+    bare = editor.add("MatMul", [source, weight_name], before=product)
+    editor.change(product, "Add", [bare, bias])
+    editor.remove(removed)
+    return editor.maker(bare)
 
 
-def _swap(graph: Graph, changed: Mapping[str, Node | None], constant: _Constant) -> Graph:
-    """Replace the makers of some values; None takes value and node away."""
-    nodes = []
-    for node in graph.nodes:
-        new = changed.get(node.outputs[0], node)
-        if new is not None:
-            nodes.append(new)
-    gone = {name for name, node in changed.items() if node is None}
-    values = {name: value for name, value in constant.declare(graph).items() if name not in gone}
-    return replace(graph, nodes=nodes, values=values, constants={**graph.constants, constant.name: constant.array})
+def _constant(editor: Editor, name: str, array: Row) -> str | None:
+    """The name of a float32 constant; None where rounding makes a number infinite or too small to keep."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.ascontiguousarray(array, dtype=np.float32)
+    is_lost = (np.abs(rounded) < _FLOAT32.tiny) & (array != 0)
+    if not np.isfinite(rounded).all() or is_lost.any():
+        return None
+    return editor.constant(name, rounded)

@@ -69,7 +69,7 @@ def _only_reader(graph: Graph, nodes: dict[str, Node], name: str) -> Node | None
 
 def _fuse(graph: Graph, product: Node, reader: Node) -> Node | None:
     """Build the fused node, or None when the reader is not one that a product can take in."""
-    if product.attributes.get("activation"):
+    if product.attributes.get("activation") or graph.values[product.outputs[0]].dtype != "float32":
         return None
     shape = graph.values[product.outputs[0]].shape
     if graph.values[reader.outputs[0]].shape != shape:

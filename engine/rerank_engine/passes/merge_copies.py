@@ -4,6 +4,8 @@
     Expand ─▶ Expand                        becomes    one Expand
     Slice(x, a:b), Slice(x, b:c) ─▶ Concat  becomes    Slice(x, a:c)
     Slice of everything, Concat of one      becomes    Identity
+
+A value that others read, or that is an output, stays beside what it is merged into.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     venv/bin/python make_tensorflow_models.py tests/engine/data [operators | tflite | saved_models]
 
 Writes ``saved_models/NAME/``, ``NAME.tflite``, and with the inputs and outputs ``saved_models.npz``,
-``tflite_models.npz`` and ``tflite_operators.npz`` (a tiny model for each operator).
+``tflite_models.npz``, ``tflite_operators.npz`` (a tiny model for each operator) and ``tflite_refused.npz``.
 """
 
 from __future__ import annotations
@@ -346,6 +346,7 @@ CASES: dict[str, Case] = {
     "greater_equal": Case(lambda a, b: a >= b, [W, W]),
     "hard_swish": Case(lambda a: a * tf.nn.relu6(a + 3.0) * 0.16666667, [F]),
     "l2_normalization": Case(lambda a: tf.math.l2_normalize(a, -1), [F]),
+    "l2_normalization_tiny": Case(lambda a: tf.math.l2_normalize(a * 1e-7, -1), [F]),
     "leaky_relu": Case(lambda a: tf.nn.leaky_relu(a, 0.3), [F]),
     "less": Case(lambda a, b: a < b, [F, F]),
     "less_equal": Case(lambda a, b: a <= b, [W, W]),
@@ -404,6 +405,8 @@ CASES: dict[str, Case] = {
     "tile_by_shape": Case(lambda a, b: tf.tile(a, [tf.shape(b)[0], 1]) * b, [("float32", (1, 6)), F]),
     "top_k": Case(lambda a: tf.math.top_k(a, 3).values, [F]),
     "top_k_places": Case(lambda a: tf.math.top_k(a, 3).indices, [F]),
+    "ties_arg_max": Case(lambda a: tf.argmax(tf.cast(a, tf.float32), 1), [("int32", (None, 9))]),
+    "ties_top_k": Case(lambda a: tf.math.top_k(tf.cast(a, tf.float32), 5).indices, [("int32", (None, 9))]),
     "transpose": Case(lambda a: tf.transpose(a, [0, 2, 1]), [F3]),
     "unpack": Case(lambda a: (lambda w, x, y, z: w * x - y * z)(*tf.unstack(a, axis=1)), [F3]),
     "while": Case(
@@ -432,30 +435,81 @@ def edit(content: bytes, change: Callable[[Any], None]) -> bytes:
     return bytes(builder.Output())
 
 
-def to_embedding_lookup(model: Any) -> None:
+def one_operator(model: Any) -> Any:
     (operator,) = model.subgraphs[0].operators
+    return operator
+
+
+def set_code(model: Any, number: int, custom: str | None = None) -> None:
+    code = model.operatorCodes[one_operator(model).opcodeIndex]
+    code.builtinCode = code.deprecatedBuiltinCode = number
+    code.customCode = custom
+
+
+def to_embedding_lookup(model: Any) -> None:
+    operator = one_operator(model)
     operator.inputs = operator.inputs[::-1]
     operator.builtinOptions, operator.builtinOptionsType = None, 0
-    code = model.operatorCodes[operator.opcodeIndex]
-    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.EMBEDDING_LOOKUP
+    set_code(model, schema.BuiltinOperator.EMBEDDING_LOOKUP)
+
+
+def set_option(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(one_operator(model).builtinOptions, name, value)
+
+
+def add_option(model: Any) -> None:
+    operator = one_operator(model)
+    operator.builtinOptions = schema.GeluOptionsT()
+    operator.builtinOptions.approximate = True
+    operator.builtinOptionsType = schema.BuiltinOptions.GeluOptions
+
+
+def make_sparse(model: Any) -> None:
+    for tensor in model.subgraphs[0].tensors:
+        if model.buffers[tensor.buffer].data is not None:
+            tensor.sparsity = schema.SparsityParametersT()
 
 
 EDITED: dict[str, tuple[Case, Callable[[Any], None]]] = {
     "embedding_lookup": (Case(lambda a: tf.gather(C(5, 6), a), [("int32", (None,))]), to_embedding_lookup),
 }
 
+REFUSED: dict[str, tuple[Case, str, Callable[[Any], None]]] = {
+    "activation": (CASES["add_relu"], "float32", set_option("fusedActivationFunction", 5)),
+    "custom": (CASES["abs"], "float32", lambda model: set_code(model, schema.BuiltinOperator.CUSTOM, "MyOperator")),
+    "int16": (CASES["fully_connected"], "int16", lambda model: None),
+    "mean_of_integers": (Case(lambda a: tf.reduce_mean(a, 1), [W]), "float32", lambda model: None),
+    "new_option": (CASES["abs"], "float32", add_option),
+    "operator": (Case(lambda a: tf.where(a), [B]), "float32", lambda model: None),
+    "shuffled_weights": (CASES["fully_connected"], "float32", set_option("weightsFormat", 1)),
+    "sparse": (CASES["fully_connected"], "float32", make_sparse),
+    "while_by_data": (
+        Case(
+            lambda a: tf.while_loop(lambda value: tf.reduce_sum(value) < 9.0, lambda value: [value + 1.0], [a])[0],
+            [("float32", (2, 6))],
+        ),
+        "float32",
+        lambda model: None,
+    ),
+}
+"""Files that must not be converted."""
+
 
 def make_operators(folder: Path) -> None:
     """Write a tiny model for each operator, all in one archive."""
     made = {name: (lite(case), case.draw) for name, case in CASES.items()}
     made |= {f"{name}_int8": (lite(CASES[name], "int8"), CASES[name].draw) for name in QUANTIZED}
-    made["fully_connected_int16"] = (lite(CASES["fully_connected"], "int16"), CASES["fully_connected"].draw)
     made |= {name: (edit(lite(case), change), case.draw) for name, (case, change) in EDITED.items()}
     groups = {
         name: {"model": np.frombuffer(content, np.uint8)} | record(interpret(content), draw, (1, 4))
         for name, (content, draw) in sorted(made.items())
     }
     save(folder / "tflite_operators.npz", groups)
+    refused = {name: edit(lite(case, form), change) for name, (case, form, change) in REFUSED.items()}
+    save(
+        folder / "tflite_refused.npz",
+        {name: {"model": np.frombuffer(content, np.uint8)} for name, content in refused.items()},
+    )
 
 
 class FusedLstm(Model):

@@ -62,6 +62,8 @@ def work(subjects: Sequence[Subject], seed: int, cases: Iterable[int], compiled_
 def supervise(command: Sequence[str], cases: range, limit_s: float, report: Report) -> None:
     """Run cases in a process of their own; start another one after each crash or hang.
 
+    A hang counts when the case hangs again in a fresh process: a busy machine may hold up any case once.
+
     Parameters
     ----------
     command
@@ -73,13 +75,16 @@ def supervise(command: Sequence[str], cases: range, limit_s: float, report: Repo
     report
         Called for each case.
     """
+    tried_again: int | None = None
     while cases:
         done, failure = _one_worker([*command, *map(str, (cases.start, cases.stop, cases.step))], limit_s, report)
-        if failure is not None:
-            at = cases.start if done is None else done + cases.step
-            report(at, "unknown", failure)
-            done = at
-        cases = range(cases.stop if done is None else done + cases.step, cases.stop, cases.step)
+        begin = cases.start if done is None else done + cases.step
+        if failure is not None and failure.kind == HANG and begin != tried_again:
+            tried_again = begin
+        elif failure is not None:
+            report(begin, "unknown", failure)
+            begin += cases.step
+        cases = range(begin, cases.stop, cases.step)
 
 
 def _one_worker(command: Sequence[str], limit_s: float, report: Report) -> tuple[int | None, Outcome | None]:
@@ -110,8 +115,10 @@ def _entries(stream: IO[str], limit_s: float) -> Iterator[dict[str, Any]]:
     lines: queue.Queue[str | None] = queue.Queue()
 
     def pump() -> None:
-        for line in stream:
-            lines.put(line)
+        # The stream may be closed meanwhile, after the end of a worker that hung.
+        with contextlib.suppress(ValueError):
+            for line in stream:
+                lines.put(line)
         lines.put(None)
 
     threading.Thread(target=pump, daemon=True).start()

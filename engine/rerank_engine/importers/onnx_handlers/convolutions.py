@@ -106,7 +106,9 @@ def convolve(
     if not isinstance(channels, int) or not isinstance(features, int):
         raise builder.refuse("the numbers of channels must be known when the model is converted")
     if groups < 1 or channels % groups or features % groups or weights[1] != channels // groups:
-        raise builder.refuse(f"{channels} channels in {groups} group(s) do not fit the weight {builder.graph.values[weight]}")
+        raise builder.refuse(
+            f"{channels} channels in {groups} group(s) do not fit the weight {builder.graph.values[weight]}"
+        )
     depth = channels // groups * math.prod(where.kernel)
     windows = builder.emit("Windows", [source], where.attributes())
     batch, *positions = builder.graph.values[windows].shape[:-2]
@@ -161,25 +163,23 @@ def _pool(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     lowest = -math.inf if dtype.kind == "f" else float(np.iinfo(dtype).min) if dtype.kind in "iu" else 0.0
     windows = builder.emit("Windows", [source.name], where.attributes(lowest if largest else 0.0))
     rank = len(builder.graph.values[windows].shape)
-    made = builder.emit(
-        "ReduceMax" if largest else "ReduceSum", [windows], {"axes": (rank - 1,), "keepdims": 0}
-    )
+    made = builder.emit("ReduceMax" if largest else "ReduceSum", [windows], {"axes": (rank - 1,), "keepdims": 0})
     if not largest:
         counts = _counts(builder, where, sizes, bool(found["count_include_pad"]), source.dtype)
         made = builder.emit("Div", [made, counts])
     builder.emit("Transpose", [made], {"perm": (0, rank - 2, *range(1, rank - 2))}, node.output[0])
 
 
-def _counts(
-    builder: OnnxBuilder, where: Geometry, sizes: tuple[int | Dim, ...], with_padding: bool, dtype: str
-) -> str:
+def _counts(builder: OnnxBuilder, where: Geometry, sizes: tuple[int | Dim, ...], with_padding: bool, dtype: str) -> str:
     """How many elements of each window count: (positions..., 1)."""
     rank = len(sizes)
     if not any(where.ceiling) and (with_padding or not any(where.pads)):
         return builder.own_constant("window", np.full((1,) * (rank + 1), math.prod(where.kernel), DTYPES[dtype]))
     fixed = [size for size in sizes if isinstance(size, int)]
     if len(fixed) != rank:
-        raise builder.refuse("an average that leaves padding out, over a dimension whose size is known only at run time")
+        raise builder.refuse(
+            "an average that leaves padding out, over a dimension whose size is known only at run time"
+        )
     ones = np.ones(fixed)
     if with_padding:
         ones = np.pad(ones, list(zip(where.pads[:rank], where.pads[rank:], strict=True)), constant_values=1)

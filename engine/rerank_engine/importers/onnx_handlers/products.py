@@ -51,7 +51,7 @@ def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if any(len(value.shape) != 2 for value in values[:2]):
         raise builder.refuse(f"needs matrices, has {values[0]} and {values[1]}")
     left, right = (
-        builder.emit("Transpose", [name], {"perm": (1, 0)}) if found[key] else name
+        _turned(builder, name) if found[key] else name
         for name, key in zip(names[:2], ("transA", "transB"), strict=True)
     )
     dtype = values[0].dtype
@@ -62,6 +62,14 @@ def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     made = builder.emit("MatMul", [left, right])
     added = _scaled(builder, names[2], found["beta"], dtype)
     builder.emit("Add", [made, added], output=node.output[0])
+
+
+def _turned(builder: OnnxBuilder, name: str) -> str:
+    """The transposed matrix; a constant is turned at once, so that a weight is a weight from the start."""
+    array = builder.graph.constants.get(name)
+    if array is not None:
+        return builder.own_constant(f"{name}.turned", np.asarray(array.T, order="C"))
+    return builder.emit("Transpose", [name], {"perm": (1, 0)})
 
 
 def _scaled(builder: OnnxBuilder, name: str, factor: float, dtype: str) -> str:
@@ -150,7 +158,9 @@ def _as_product(builder: OnnxBuilder, names: list[str], operands: list[str], res
     columns = [letter for letter in result if letter in right and letter not in left]
     if set(batch + inner + rows) != set(left) or set(batch + inner + columns) != set(right) or not inner:
         return False
-    sizes = dict(zip(left + right, builder.graph.values[names[0]].shape + builder.graph.values[names[1]].shape, strict=True))
+    sizes = dict(
+        zip(left + right, builder.graph.values[names[0]].shape + builder.graph.values[names[1]].shape, strict=True)
+    )
 
     def arranged(name: str, own: str, first: list[str], second: list[str]) -> str:
         order = tuple(own.index(letter) for letter in batch + first + second)

@@ -103,9 +103,7 @@ def quantise(builder: OnnxBuilder, value: str, zero: str | None, dtype: str, out
     builder.emit("Cast", [inside], {"to": dtype}, output)
 
 
-def _rescale(
-    builder: OnnxBuilder, made: str, scales: list[str], y_scale: str, y_zero: str, output: str
-) -> None:
+def _rescale(builder: OnnxBuilder, made: str, scales: list[str], y_scale: str, y_zero: str, output: str) -> None:
     factor = builder.emit("Mul", [_float(builder, scale) for scale in scales])
     factor = builder.emit("Div", [factor, _float(builder, builder.value_name(y_scale))])
     value = builder.emit("Mul", [builder.emit("Cast", [made], {"to": "float32"}), factor])

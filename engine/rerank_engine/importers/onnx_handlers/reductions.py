@@ -1,4 +1,4 @@
-"""Reductions over axes, and pooling over everything behind the channels."""
+"""Reductions over axes, pooling over everything behind the channels, and pooling by a norm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from rerank_engine.dimensions import product
 from rerank_engine.graph import DTYPES
 from rerank_engine.importers.onnx import OnnxBuilder
+from rerank_engine.importers.onnx_handlers.convolutions import geometry
 from rerank_engine.importers.onnx_handlers.registry import handles
 from rerank_engine.importers.shapes import ShapeValue
 
@@ -147,6 +148,20 @@ def _global_pool(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         builder.emit(op, [value.name], {"axes": axes, "keepdims": 1}, node.output[0])
         return
     lp_norm(builder, node, value.name, axes, power, node.output[0])
+
+
+@handles("LpPool")
+def _lp_pool(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    places = {"auto_pad": b"NOTSET", "dilations": None, "kernel_shape": None, "pads": None, "strides": None}
+    found = builder.attributes({**places, "ceil_mode": 0, "p": 2})
+    value = builder.value(node.input[0])
+    where = geometry(builder, found, value.shape[2:], found["kernel_shape"] or ())
+    windows = builder.emit("Windows", [value.name], where.attributes())
+    rank = len(builder.graph.values[windows].shape)
+    norm = lp_norm(builder, node, windows, (rank - 1,), int(found["p"]))
+    # (batch, positions..., channels, 1) to (batch, channels, positions...)
+    flat = builder.emit_shaped("Reshape", norm, builder.graph.values[norm].shape[:-1])
+    builder.emit("Transpose", [flat], {"perm": (0, rank - 2, *range(1, rank - 2))}, node.output[0])
 
 
 def lp_norm(

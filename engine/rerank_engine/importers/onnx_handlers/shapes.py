@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.dimensions import names_in, product
+from rerank_engine.dimensions import divide_exactly, names_in, product
 from rerank_engine.graph import DTYPES, Dim, attribute_shape, shape_text
 from rerank_engine.importers.onnx import OnnxBuilder
 from rerank_engine.importers.onnx_handlers.ranges import (
@@ -183,7 +183,7 @@ def _tile(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 @handles("Range")
 def _range(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    builder.attributes({})
+    builder.attributes({}, only={"stash_type": 1})
     arrays = [builder.array(name) for name in node.input]
     fixed = [array for array in arrays if array is not None]
     if len(fixed) == 3 and all(array.size == 1 for array in fixed):
@@ -268,29 +268,28 @@ def _transpose(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 
 @handles("DepthToSpace", "SpaceToDepth")
-def _depth_to_space(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    to_space = node.op_type == "DepthToSpace"
-    found = builder.attributes({"blocksize": 0, **({"mode": b"DCR"} if to_space else {})})
+def _blocks(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
+    found = builder.attributes({"blocksize": 0, "mode": "DCR"})
     size, source = found["blocksize"], builder.value(node.input[0])
-    if len(source.shape) != 4 or size < 1:
-        raise builder.refuse(f"needs (N, C, H, W) and a block size of at least 1, has {source} and {size}")
+    mode = found["mode"].decode() if isinstance(found["mode"], bytes) else found["mode"]
+    if len(source.shape) != 4 or size < 1 or mode not in ("DCR", "CRD"):
+        raise builder.refuse(f"needs (N, C, H, W), a block size and mode DCR or CRD, has {source}, {size}, {mode!r}")
     batch, depth, height, width = source.shape
-    if not to_space:
-        rows, columns = (ceil_divide(dim, size) for dim in (height, width))
-        if rows is None or columns is None or rows * size != height or columns * size != width:
+    depth_first = mode == "CRD"
+    if node.op_type == "DepthToSpace":
+        channels = divide_exactly(depth, size * size)
+        if channels is None:
+            raise builder.refuse(f"blocks of {size} do not divide the depth of {source}")
+        parts = (channels, size, size) if depth_first else (size, size, channels)
+        cut = builder.emit_shaped("Reshape", source.name, (batch, *parts, height, width))
+        perm = (0, 1, 4, 2, 5, 3) if depth_first else (0, 3, 4, 1, 5, 2)
+        shape = (batch, channels, height * size, width * size)
+    else:
+        rows, columns = divide_exactly(height, size), divide_exactly(width, size)
+        if rows is None or columns is None:
             raise builder.refuse(f"blocks of {size} do not divide {source}")
         cut = builder.emit_shaped("Reshape", source.name, (batch, depth, rows, size, columns, size))
-        turned = builder.emit("Transpose", [cut], {"perm": (0, 3, 5, 1, 2, 4)})
-        builder.emit_shaped("Reshape", turned, (batch, depth * size * size, rows, columns), node.output[0])
-        return
-    mode = found["mode"].decode() if isinstance(found["mode"], bytes) else found["mode"]
-    channels = ceil_divide(depth, size * size)
-    if mode not in ("DCR", "CRD") or channels is None or channels * (size * size) != depth:
-        raise builder.refuse(
-            f"mode {mode!r} is not DCR or CRD, or blocks of {size} do not divide the depth of {source}"
-        )
-    shape = (size, size, channels) if mode == "DCR" else (channels, size, size)
-    perm = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
-    cut = builder.emit_shaped("Reshape", source.name, (batch, *shape, height, width))
+        perm = (0, 1, 3, 5, 2, 4) if depth_first else (0, 3, 5, 1, 2, 4)
+        shape = (batch, depth * (size * size), rows, columns)
     turned = builder.emit("Transpose", [cut], {"perm": perm})
-    builder.emit_shaped("Reshape", turned, (batch, channels, height * size, width * size), node.output[0])
+    builder.emit_shaped("Reshape", turned, shape, node.output[0])

@@ -271,5 +271,9 @@ def dequantize(array: NDArray[Any], quantization: Quantization, name: str) -> ND
             raise ConversionError(f"constant {name!r} of shape {list(array.shape)} has {scale.size} scales")
         around[quantization.axis] = -1
     # Integers of a bias need more digits than float32 has until they are scaled.
-    real = (array.astype(np.float64) - zero_point.reshape(around)) * scale.reshape(around)
-    return np.asarray(real, np.float32)
+    exact = (array.astype(np.float64) - zero_point.reshape(around)) * scale.reshape(around)
+    with np.errstate(over="ignore"):
+        real = np.asarray(exact, np.float32)
+    if not np.isfinite(real).all():
+        raise ConversionError(f"constant {name!r} is larger than float32 can hold, by its scale")
+    return real

@@ -120,7 +120,7 @@ def _squared_difference(call: Call) -> None:
 def _reciprocal_square_root(call: Call) -> None:
     call.arity(1)
     call.no_options()
-    call.result(call.emit("Reciprocal", call.emit("Sqrt", call.input(0))))
+    call.result(call.emit("Div", call.new(1, "float32", "one"), call.emit("Sqrt", call.input(0))))
 
 
 @handles("FLOOR_DIV")
