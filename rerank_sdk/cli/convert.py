@@ -14,11 +14,21 @@ from rerank_sdk.cli.show_model import show_model, show_passes
 from rerank_sdk.cli.sources import prepare_output
 
 
+def _existing(source: str) -> str:
+    """Check that the file of a source exists; a factory may be named behind a Python file."""
+    file, mark, factory = source.rpartition(":")
+    path = Path(file if mark and file.endswith(".py") and factory.isidentifier() else source)
+    if not path.exists():
+        raise typer.BadParameter(f"{str(path)!r} does not exist")
+    return source
+
+
 def convert(
     source: Annotated[
         str,
         typer.Argument(
             metavar="SOURCE",
+            callback=_existing,
             help="ONNX, TFLite, LightGBM, XGBoost or Caffe file, SavedModel folder, or model.py:factory for PyTorch.",
         ),
     ],

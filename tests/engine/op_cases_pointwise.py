@@ -100,16 +100,17 @@ def divisions(op: str, options: Sequence[dict[str, Any]]) -> Case:
 
     def case(b: Any) -> None:
         for attributes in options:
-            two_inputs(op, NUMBERS, **attributes)(b)
+            two_inputs(op, FLOATS, **attributes)(b)
             for dtype in INTEGERS:
+                b.output(b.node(op, b.input(dtype, "N", 17), b.input(dtype, "N", 1), **attributes))
                 limits = np.iinfo(DTYPES[dtype])
                 edges = np.array([limits.min, limits.max, 0, 1, 2, 7, limits.max - 1], DTYPES[dtype])
                 if limits.min < 0:
-                    edges = np.append(edges, np.array([-1, -2, -7, limits.min + 1], DTYPES[dtype]))
+                    edges = np.append(edges, np.array([-2, -7, limits.min + 1, -1], DTYPES[dtype]))
                 left, right = (part.reshape(-1) for part in np.meshgrid(edges, edges))
                 b.output(b.node(op, b.constant(left, dtype), b.constant(right, dtype), **attributes))
                 x = b.input(dtype, "N", 5)
-                for divisor in edges:
+                for divisor in edges[[2, 5, -1]]:
                     b.output(b.node(op, x, b.constant(divisor, dtype), **attributes))
 
     return case
@@ -123,10 +124,10 @@ def power(b: Any) -> None:
     for dtype in FLOATS:
         b.output(b.node("Pow", b.constant(left, dtype), b.constant(right, dtype)))
         x = b.input(dtype, "N", 7)
-        for exponent in exponents:
+        for exponent in (-0.0, 0.5, 3.0, np.inf, np.nan):
             b.output(b.node("Pow", x, b.constant(exponent, dtype)))
     for dtype in INTEGERS:
-        two_inputs("Pow", (dtype,))(b)
+        b.output(b.node("Pow", b.input(dtype, "N", 17), b.input(dtype, "N", 17)))
         small = np.array([0, 1, 2, 3, 5, 7, 40, 63, 64, 100] + ([-1, -2, -3] if dtype in SIGNED else []))
         left, right = (part.reshape(-1) for part in np.meshgrid(small, small))
         b.output(b.node("Pow", b.constant(left, dtype), b.constant(right, dtype)))
@@ -137,8 +138,7 @@ def shift(b: Any) -> None:
         for dtype in INTEGERS:
             x = b.input(dtype, "N", 17)
             width = DTYPES[dtype].itemsize * 8
-            counts = [0, 1, 3, width - 1, width, width + 1] + ([-1, -width] if dtype in SIGNED else [])
-            for count in counts:
+            for count in (3, width, -1 if dtype in SIGNED else width + 1):
                 b.output(b.node("BitShift", x, b.constant(count, dtype), left=left))
             b.output(b.node("BitShift", x, b.input(dtype, "N", 1, domain="7"), left=left))
             b.output(b.node("BitShift", x, b.input(dtype, "N", 17), left=left))
@@ -178,11 +178,10 @@ def cast(b: Any) -> None:
             edges = np.array([number for number in near if number <= limits.max], DTYPES[source])
         with np.errstate(over="ignore"):
             fixed = b.constant(edges.astype(DTYPES[source]), source)
+        x = b.input(source, "N", 17)
         for target in ALL:
-            for shape in [("N", 17), ("N",)]:
-                b.output(b.node("Cast", b.input(source, *shape), to=target))
-            b.output(b.node("Cast", fixed, to=target))
-            b.output(b.node("Cast", b.constant(_number(source), source), to=target))
+            b.output(b.node("Cast", x, to=target), b.node("Cast", fixed, to=target))
+        b.output(b.node("Cast", b.constant(_number(source), source), to="float64"))
 
 
 def bit_cast(b: Any) -> None:

@@ -45,7 +45,7 @@ def documented() -> dict[str, set[str]]:
     sections: dict[str, set[str]] = {}
     current: set[str] = set()
     for line in DOCS.read_text(encoding="utf-8").splitlines():
-        if heading := re.fullmatch(r"##+ `(rerank [a-z ]+)`", line):
+        if heading := re.fullmatch(r"##+ `(rerank [a-z -]+)`", line):
             current = sections.setdefault(heading.group(1), set())
         elif line.startswith("| `--"):
             current.add(re.match(r"\| `(--[a-z-]+)", line).group(1))  # type: ignore[union-attr]

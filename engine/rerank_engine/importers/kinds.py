@@ -225,7 +225,7 @@ def _read_sklearn(source: Any, options: SourceOptions) -> Graph:
     try:
         model = to_onnx(
             source,
-            initial_types=[("features", FloatTensorType(["N", columns]))],
+            initial_types=[("features", FloatTensorType([None, columns]))],
             options={"zipmap": False} if classifier and hasattr(source, "classes_") else None,
         )
     except (
@@ -237,7 +237,16 @@ def _read_sklearn(source: Any, options: SourceOptions) -> Graph:
         ValueError,
     ) as error:
         raise ConversionError(f"skl2onnx cannot convert {type(source).__name__}: {error}") from error
-    return _through_onnx(model, options)
+    return _through_onnx(_without_label(model), options)
+
+
+def _without_label(model: Any) -> Any:
+    """A classifier's scores are what ranks; its label, often a text, is left out."""
+    if len(model.graph.output) > 1:
+        kept = [entry for entry in model.graph.output if entry.name not in ("label", "output_label")]
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
+    return model
 
 
 def _is_onnx(source: Any) -> bool:

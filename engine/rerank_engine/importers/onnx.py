@@ -124,6 +124,8 @@ class OnnxBuilder:
         Version of every operator set, by domain.
     shapes
         Integer values that are known now, by ONNX name; they never enter the graph.
+    unavailable
+        ONNX names of results that cannot be given, with the reason; it is told when one of them is used.
     reserved
         ONNX names: values of our own making take others, so that every ONNX value keeps its name.
     """
@@ -135,6 +137,7 @@ class OnnxBuilder:
         self.shapes: dict[str, ShapeValue] = {}
         self.names: dict[str, str] = {}
         self.reserved: set[str] = set()
+        self.unavailable: dict[str, str] = {}
         self._dimensions: dict[str, str] = {}
         self._node_names: set[str] = set()
         self._prefixes: set[str] = set()
@@ -226,6 +229,8 @@ class OnnxBuilder:
         """Declare an output."""
         if name in self.graph.outputs:
             raise ConversionError(f"output {name!r} is declared twice")
+        if name in self.unavailable:
+            raise ConversionError(f"output {name!r}: {self.unavailable[name]}")
         if name not in self.names and name not in self.shapes:
             raise ConversionError(f"output {name!r} is made by no node")
         self.graph.outputs.append(self.value_name(name))
@@ -364,7 +369,7 @@ class OnnxBuilder:
                 return self.emit_many("Dimensions", [], attributes, [name], label=name)[0]
             array = np.array(known.entries, dtype=DTYPES[known.dtype])
             return self.constant(name, array.reshape(()) if known.is_scalar else array)
-        raise self.refuse(f"input {name!r} is missing")
+        raise self.refuse(f"input {name!r}: {self.unavailable.get(name, 'it is missing')}")
 
     def value(self, name: str) -> Value:
         """The graph's value for an ONNX name."""
@@ -389,7 +394,7 @@ class OnnxBuilder:
         """Constant integers behind an ONNX name."""
         known = self.shape_value(name)
         if known is None or any(isinstance(entry, Dim) for entry in known.entries):
-            raise self.refuse(f"{what} must be constant")
+            raise self.refuse(f"{what} must be known when the model is converted; give constants={{…}}")
         return [entry for entry in known.entries if isinstance(entry, int)]
 
     def emit(

@@ -98,9 +98,13 @@ def remainder(left: int | Dim, right: int | Dim) -> int | Dim | None:
 
     >>> remainder(Dim("N", 4), 2), remainder(Dim("N", 4) + 3, 2), remainder(-7, 3), remainder(Dim("N"), 2)
     (0, 1, 2, None)
+    >>> remainder(-1, Dim("N"))
+    Dim.parse('N-1')
     """
     if isinstance(left, int) and isinstance(right, int):
         return None if right == 0 else left % right
+    if left == -1 and is_at_least(right, 0):
+        return right - 1
     if isinstance(right, int) and isinstance(left, Dim) and right != 0:
         constant = next((coefficient for names, coefficient in left.terms if not names), 0)
         return None if divide_exactly(left - constant, right) is None else constant % right

@@ -9,6 +9,7 @@ by longest paths over the order that they keep to each other, in place of the pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from rerank_engine.inspect.layers import Layered
 
@@ -16,7 +17,7 @@ Separation = Callable[[int, int], float]
 
 
 def place_vertices(layered: Layered, separation: Separation) -> list[float]:
-    """Centre of each vertex; the leftmost centre is not negative by more than its own width.
+    """Centre of each vertex; the leftmost one is 0.
 
     Parameters
     ----------
@@ -44,13 +45,14 @@ def place_vertices(layered: Layered, separation: Separation) -> list[float]:
         shift = min(narrowest) - min(place) if index % 2 == 0 else max(narrowest) - max(place)
         places[index] = [x + shift for x in place]
     middle = [sum(sorted(place[vertex] for place in places)[1:3]) / 2 for vertex in range(len(layered.above))]
-    return [x - min(middle) for x in middle]
+    start = min(middle)
+    return [x - start for x in middle]
 
 
 def _find_conflicts(layered: Layered) -> set[tuple[int, int]]:
     """Edges that cross a piece between two points: long edges stay straight at the cost of others."""
     conflicts = set()
-    for upper, lower in zip(layered.layers, layered.layers[1:], strict=False):
+    for upper, lower in pairwise(layered.layers):
         place = {vertex: index for index, vertex in enumerate(upper)}
         first = scanned = 0
         for index, vertex in enumerate(lower):
@@ -113,7 +115,7 @@ def _pack(layers: Sequence[Sequence[int]], root: Sequence[int], separation: Sepa
     after: dict[int, dict[int, float]] = {block: {} for block in root}
     waiting = dict.fromkeys(after, 0)
     for layer in layers:
-        for left, right in zip(layer, layer[1:], strict=False):
+        for left, right in pairwise(layer):
             one, other = root[left], root[right]
             if other not in after[one]:
                 waiting[other] += 1

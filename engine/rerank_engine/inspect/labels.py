@@ -106,11 +106,13 @@ def _plain(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace what neither a terminal nor XML can show: control characters, halves of pairs.
+    r"""Replace what neither a terminal nor XML can show: control characters, halves of pairs.
 
-    >>> printable("a\\x1b[31m\\ud800b")
-    'a\ufffd[31m\ufffdb'
+    >>> printable("a\x1b[31mb") == "a\ufffd[31mb"
+    True
     """
+    if text.isascii() and text.isprintable():
+        return text
     return "".join("\ufffd" if _is_hidden(letter) else letter for letter in text)
 
 
@@ -125,6 +127,8 @@ def columns(text: str) -> int:
     >>> columns("abc"), columns("\u8868")
     (3, 2)
     """
+    if text.isascii():
+        return len(text)
     return sum(
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text

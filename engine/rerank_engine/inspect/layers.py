@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 MAX_SPAN = 24
 """Layers that an edge may cross; a longer one is not drawn, because nobody can follow it."""
@@ -200,4 +201,4 @@ def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> 
 
 
 def _crossings(layers: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> int:
-    return sum(count_crossings(upper, lower, below) for upper, lower in zip(layers, layers[1:], strict=False))
+    return sum(count_crossings(upper, lower, below) for upper, lower in pairwise(layers))

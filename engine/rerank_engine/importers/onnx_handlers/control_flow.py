@@ -1,4 +1,4 @@
-"""If, Loop and Scan, where what they decide is known while importing: the branch is taken, the rounds are written out."""
+"""If, Loop and Scan, where what they decide is known while importing: a branch is taken, rounds are written out."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _condition(builder: OnnxBuilder, name: str) -> bool:
 def _check_size(builder: OnnxBuilder, body: onnx.GraphProto, rounds: int) -> None:
     if rounds > MOST_ROUNDS or rounds * max(1, len(body.node)) > MOST_NODES:
         raise builder.refuse(
-            f"{rounds} rounds of {len(body.node)} nodes are too many; at most {MOST_ROUNDS} rounds and {MOST_NODES} nodes"
+            f"{rounds} rounds of {len(body.node)} nodes are too many; at most {MOST_ROUNDS} and {MOST_NODES}"
         )
 
 

@@ -104,20 +104,6 @@ def _softmax_zero(builder: OnnxBuilder, scores: str, output: str | None) -> str:
     return builder.emit("Div", [builder.emit("Where", [counts, grown, scaled]), total], output=output)
 
 
-def set_unavailable(builder: OnnxBuilder, name: str, why: str) -> None:
-    """Say that an ONNX value cannot be had; only a model that uses it is refused.
-
-    Raises
-    ------
-    UnsupportedOperatorError
-        The builder does not keep such notes.
-    """
-    notes: dict[str, str] | None = getattr(builder, "unavailable", None)
-    if notes is None:
-        raise builder.refuse(f"output {name!r}: {why}")
-    notes[name] = why
-
-
 def class_labels(builder: OnnxBuilder, integers: Sequence[int], texts: Sequence[bytes]) -> NDArray[np.int64] | None:
     """Integer labels of the classes, or None where they are texts.
 

@@ -23,7 +23,6 @@ from rerank_engine.importers.onnx_handlers.ml_scores import (
     output_name,
     post_transform,
     scalar,
-    set_unavailable,
 )
 from rerank_engine.importers.onnx_handlers.registry import handles
 
@@ -80,7 +79,7 @@ def _linear_classifier(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse(f"{rows} intercepts for {count} classes; expected one a class, or one for two classes")
     scores = _linear(builder, features, found["coefficients"], found["intercepts"], rows, output or label)
     if label and labels is None:
-        set_unavailable(builder, label, TEXT_LABELS)
+        builder.unavailable[label] = TEXT_LABELS
     elif label and labels is not None:
         if rows == 1:
             label_by_sign(builder, scores, 0.0, labels, label)
@@ -223,7 +222,7 @@ def _label_encoder(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     value = builder.value(node.input[0])
     keys, values = (_number_list(found, side) for side in ("keys", "values"))
     if values is None:
-        set_unavailable(builder, node.output[0], TEXT_LABELS)
+        builder.unavailable[node.output[0]] = TEXT_LABELS
         return
     if keys is None or (keys.dtype.kind, len(keys)) != (DTYPES[value.dtype].kind, len(values)) or not len(keys):
         raise builder.refuse("keys and values must be lists of numbers, of one length, the keys of the input's dtype")

@@ -25,7 +25,6 @@ from rerank_engine.importers.onnx_handlers.ml_scores import (
     output_name,
     post_transform,
     scalar,
-    set_unavailable,
 )
 from rerank_engine.importers.onnx_handlers.registry import handles
 from rerank_engine.importers.trees.arrays import ensemble_arrays
@@ -129,12 +128,12 @@ def _largest(
     label = output_name(node, 0)
     assert labels is not None
     if count <= 2:
-        set_unavailable(
-            builder, label, "the label of two classes that both have votes is not supported: onnxruntime gives 0 or 1"
+        builder.unavailable[label] = (
+            "the label of two classes that both have votes is not supported: onnxruntime gives 0 or 1; use the scores"
         )
     elif not len(base) and not always_voted(nodes, count).all():
-        set_unavailable(
-            builder, label, "some class may get no vote, and runtimes disagree about its score; use the scores"
+        builder.unavailable[label] = (
+            "some class may get no vote, and runtimes disagree about its score; use the scores"
         )
     else:
         label_by_largest(builder, scores, labels, label)
@@ -146,7 +145,7 @@ def _label(builder: OnnxBuilder, node: onnx.NodeProto, labels: Array | None, mak
     if not name:
         return
     if labels is None:
-        set_unavailable(builder, name, TEXT_LABELS)
+        builder.unavailable[name] = TEXT_LABELS
     else:
         make()
 
