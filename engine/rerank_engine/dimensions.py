@@ -23,7 +23,8 @@ Monomial = tuple[str, ...]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _TERM = re.compile(r"([+-]?)(?:(\d{1,18})(?:\*|(?![A-Za-z_])))?((?:[A-Za-z_]\w{0,63}(?:\*(?=[A-Za-z_]))?)*)", re.ASCII)
-MAX_COEFFICIENT = 2**48
+MAX_COEFFICIENT, MAX_TERMS, MAX_FACTORS = 2**48, 64, 16
+"""Bounds of an expression; no model comes near them, and a damaged file must not keep anyone busy."""
 
 
 class Dim:
@@ -177,6 +178,15 @@ def names_in(sizes: Iterable[int | Dim]) -> frozenset[str]:
     return frozenset(name for size in sizes if isinstance(size, Dim) for name in size.names)
 
 
+def solved_names(sizes: Iterable[int | Dim]) -> frozenset[str]:
+    """Names whose size follows from one of these alone, as from ``50*N`` or ``T+1``, but not from ``N*T``."""
+    return frozenset(
+        next(iter(size.names))
+        for size in sizes
+        if isinstance(size, Dim) and len(size.names) == 1 and all(len(names) <= 1 for names, _ in size.terms)
+    )
+
+
 def resolve(size: int | Dim, sizes: Mapping[str, int]) -> int:
     """The size as an integer."""
     return size.evaluate(sizes) if isinstance(size, Dim) else size
@@ -200,6 +210,8 @@ def _normal(terms: Iterable[tuple[Monomial, int]]) -> int | Dim:
         return 0
     if len(kept) == 1 and kept[0][0] == ():
         return kept[0][1]
+    if len(kept) > MAX_TERMS or len(kept[0][0]) > MAX_FACTORS:
+        raise GraphError(f"a size has more than {MAX_TERMS} terms or {MAX_FACTORS} factors")
     result = Dim.__new__(Dim)
     result.terms = tuple(kept)
     return result

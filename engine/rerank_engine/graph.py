@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.dimensions import Dim, divide_exactly, names_in, product, resolve
+from rerank_engine.dimensions import Dim, divide_exactly, names_in, product, resolve, solved_names
 from rerank_engine.errors import GraphError
 
 CANDIDATES = "N"
@@ -263,7 +263,7 @@ class Graph:
 
     def _verify_names(self, known: set[str]) -> None:
         """Check that every dimension name gets its size from an input, and that what is said of inputs fits."""
-        given = names_in(dim for name in self.inputs for dim in self.values[name].shape)
+        given = solved_names(dim for name in self.inputs for dim in self.values[name].shape)
         for name in known:
             if unbound := names_in(self.values[name].shape) - given:
                 raise GraphError(f"value {self.values[name]}: no input gives the size of {sorted(unbound)[0]!r}")

@@ -79,6 +79,22 @@ def test_names_that_are_none() -> None:
     assert product([Dim("N"), 0, Dim("T")]) == 0
 
 
+def test_expressions_are_bounded() -> None:
+    """A file may hold any text: it must not keep anyone busy."""
+    for text in ("+".join(f"m{index}" for index in range(20_000)), "*".join(f"m{index}" for index in range(17))):
+        with pytest.raises(GraphError, match="more than 64 terms or 16 factors"):
+            Dim.parse(text)
+
+
+def test_a_name_that_no_input_gives_alone_is_refused(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    b.graph.values["x"] = Value("x", "float32", (Dim("N") * Dim("T"),))
+    b.graph.inputs.append("x")
+    b.output("x")
+    with pytest.raises(GraphError, match="no input gives the size"):
+        b.finish()
+
+
 def test_sizes_are_read_off_the_inputs() -> None:
     n, t = Dim("N"), Dim("T")
     values = [Value("a", "float32", (n * t, 2)), Value("b", "float32", (t + 1,)), Value("c", "float32", (50 * n,))]

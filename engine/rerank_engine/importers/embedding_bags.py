@@ -15,8 +15,8 @@ import numpy as np
 
 from rerank_engine.graph import DTYPES, Dim, Node, attribute_shape
 from rerank_engine.importers.expressions import Expression, NoExpressionError, Reader, match
-from rerank_engine.importers.onnx_handlers.ranges import numbers
-from rerank_engine.importers.onnx_handlers.sequences import sequences_of
+from rerank_engine.importers.positions import numbers
+from rerank_engine.importers.sequences import sequences_of
 
 if TYPE_CHECKING:
     import onnx

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rerank_engine.graph import DTYPES, Dim
 from rerank_engine.importers.onnx import ONNX_DTYPES, OnnxBuilder
-from rerank_engine.importers.onnx_handlers.ranges import cut, given, iota, known_shape, numbers
 from rerank_engine.importers.onnx_handlers.registry import handles, inputs
+from rerank_engine.importers.positions import cut, given, iota, known_shape, numbers
 from rerank_engine.importers.shapes import ShapeValue
 from rerank_engine.ops.layout import END
 

@@ -10,8 +10,8 @@ import numpy as np
 from rerank_engine.dimensions import divide_exactly
 from rerank_engine.graph import DTYPES, Dim
 from rerank_engine.importers.onnx import OnnxBuilder
-from rerank_engine.importers.onnx_handlers.ranges import cut, given, known_integers, known_shape
 from rerank_engine.importers.onnx_handlers.registry import handles, inputs
+from rerank_engine.importers.positions import cut, given, known_integers, known_shape
 from rerank_engine.importers.shapes import ShapeValue, is_at_least, take
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from rerank_engine.graph import Dim
 from rerank_engine.importers.onnx import OnnxBuilder
-from rerank_engine.importers.onnx_handlers.ranges import cut, given, known_integers, known_shape
 from rerank_engine.importers.onnx_handlers.registry import handles
+from rerank_engine.importers.positions import cut, given, known_integers, known_shape
+from rerank_engine.importers.sequences import sequences_of
 from rerank_engine.importers.shapes import ShapeValue
 
 if TYPE_CHECKING:
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 1024
 """A sequence of more tensors than this is refused: each of its members becomes a node."""
-
-_SEQUENCES: WeakKeyDictionary[OnnxBuilder, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
-
-
-def sequences_of(builder: OnnxBuilder) -> dict[str, tuple[str, ...]]:
-    """Members of each sequence, as names in the graph, by ONNX name."""
-    return _SEQUENCES.setdefault(builder, {})
 
 
 def _members(builder: OnnxBuilder, name: str) -> tuple[str, ...]:

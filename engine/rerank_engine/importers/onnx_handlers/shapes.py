@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from rerank_engine.dimensions import divide_exactly, names_in, product
 from rerank_engine.graph import DTYPES, Dim, attribute_shape, shape_text
 from rerank_engine.importers.onnx import OnnxBuilder
-from rerank_engine.importers.onnx_handlers.ranges import (
+from rerank_engine.importers.onnx_handlers.registry import handles
+from rerank_engine.importers.positions import (
     axes_known,
     iota,
     known_shape,
     numbers,
     scalar,
 )
-from rerank_engine.importers.onnx_handlers.registry import handles
 from rerank_engine.importers.shapes import MOST_ENTRIES, ShapeValue, resolve_reshape, take
 from rerank_engine.ops.ranges import ceil_divide
 
