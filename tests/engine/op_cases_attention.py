@@ -42,7 +42,7 @@ def attention(b: Any) -> None:
     for length in (1, 15, 16, 17, 50, 131):
         add_attention(b, ("N", 1, 8), (8, length), (length, 8), scale=0.35)
     for columns in (1, 3, 16, 33, 70):
-        add_attention(b, ("N", 5), (1, 5, 9), (1, 9, columns))
+        add_attention(b, ("N", 5), (5, 9), (9, columns))
     for mask in ((9,), (), (1, 9), ("N", 1, 9), ("N", 1, 1), (1, 1, 1)):
         add_attention(b, ("N", 1, 4), (4, 9), (9, 4), mask=mask, scale=0.5)
         add_attention(b, ("N", 1, 4), (4, 9), (9, 4), condition=mask, fill=-1e9)

@@ -15,6 +15,7 @@ from onnx.helper import make_node as node
 
 from rerank_engine import convert
 from rerank_engine.errors import ConversionError, MissingExtraError, UnsupportedOperatorError
+from rerank_engine.importers.onnx import newest_opset
 from rerank_engine.importers.onnx_handlers import HANDLERS
 from rerank_engine.importers.shapes import divide, equal, resolve_reshape
 
@@ -62,104 +63,111 @@ SIZE = node("Gather", ["s", "n"], ["size"])
 
 # (opset, nodes, what the message says): the last node is the one that is refused and named "it".
 REFUSED: list[tuple[int, list[onnx.NodeProto], str]] = [
-    (17, [node("Sin", ["x"], ["y"])], "not supported; supported: Abs"),
-    (17, [node("LSTM", ["d", "deep", "deep"], ["y"], hidden_size=3)], "not supported; supported: Abs"),
-    (17, [node("ReduceL2", ["x"], ["y"], axes=[1])], "not supported; supported: Abs"),
-    (17, [node("Abs", ["l"], ["y"])], "dtype int64 is not supported"),
-    (17, [node("Div", ["l", "l"], ["y"])], "dtype int64 is not supported"),
-    (17, [node("And", ["q", "x"], ["y"])], "differ in dtype"),
+    (17, [node("LSTM", ["d", "deep", "deep"], ["y"], hidden_size=3)], "do not fit 1 direction(s)"),
+    (17, [node("And", ["q", "x"], ["y"])], "dtype float32 of 'x' is not supported"),
     (17, [node("Add", ["x", "d"], ["y"])], "do not broadcast"),
-    (17, [node("Add", ["x", "row4"], ["y"])], "candidate dimension on axis 1"),
-    (17, [node("Equal", ["q", "q"], ["y"])], "dtype bool is not supported"),
-    (17, [node("Clip", ["x", "three", "free"], ["y"])], "bounds must be constant scalars"),
-    (17, [node("Clip", ["x", "row"], ["y"])], "bounds must be constant scalars"),
-    (17, [node("Clip", ["l", "one"], ["y"])], "dtype int64 is not supported"),
-    (17, [node("Pow", ["x", "three"], ["y"])], "only the constant exponents"),
-    (17, [node("Pow", ["x", "x"], ["y"])], "only the constant exponents"),
-    (17, [node("Pow", ["x", "square"], ["y"])], "would add dimensions"),
+    (17, [node("Clip", ["x", "row"], ["y"])], "bounds must be scalars"),
     (17, [node("Where", ["q", "x", "l"], ["y"])], "two values of one dtype"),
-    (17, [node("Cast", ["x"], ["y"], to=TensorProto.DOUBLE)], "a cast to ONNX type 11"),
-    (17, [node("Cast", ["x"], ["y"], to=TensorProto.FLOAT16)], "a cast to ONNX type 10"),
-    (17, [node("Dropout", ["x"], ["y", "mask"])], "mask output"),
+    (17, [node("Cast", ["x"], ["y"], to=TensorProto.FLOAT16)], "a cast to float16 is not supported"),
     (17, [node("Dropout", ["x", "three", "on"], ["y"])], "training mode"),
-    (17, [node("Dropout", ["x", "three", "b"], ["y"])], "training mode"),
+    (17, [node("Dropout", ["x", "three", "b"], ["y"])], "training_mode must be known"),
     (17, [node("Constant", [], ["y"], value_string="text")], "'value_string' is not understood"),
-    (17, [node("ConstantOfShape", ["i"], ["y"])], "shape must be known"),
-    (17, [node("Reshape", ["x", "i"], ["y"])], "target shape must be known"),
-    (17, [node("Reshape", ["x", "five"], ["y"])], "cannot reshape"),
-    (17, [node("Reshape", ["x", "ones"], ["y"])], "cannot reshape"),
-    (17, [node("Reshape", ["k", "minus"], ["z"]), node("Reshape", ["x", "bad"], ["y"])], "cannot reshape"),
+    (17, [node("ConstantOfShape", ["i"], ["y"])], "the shape ('i') must be known"),
+    (17, [node("Reshape", ["x", "i"], ["y"])], "the target shape ('i') must be known"),
+    (17, [node("Reshape", ["x", "five"], ["y"])], "the size at export was written into the model"),
+    (17, [node("Reshape", ["x", "ones"], ["y"])], "the size at export was written into the model"),
+    (
+        17,
+        [node("Reshape", ["k", "minus"], ["z"]), node("Reshape", ["x", "bad"], ["y"])],
+        "the size at export was written into the model",
+    ),
     (
         17,
         [SHAPE, SIZE, node("Concat", ["two", "s"], ["t"], axis=0), node("Reshape", ["x", "t"], ["y"])],
-        "must be the first",
+        "cannot reshape",
     ),
-    (17, [SHAPE, SIZE, node("Add", ["size", "n"], ["y"])], "arithmetic on the number of candidates"),
-    (17, [SHAPE, SIZE, node("Mul", ["size", "size"], ["y"])], "arithmetic on the number of candidates"),
-    (17, [SHAPE, SIZE, node("Div", ["size", "nine"], ["y"])], "arithmetic on the number of candidates"),
-    (17, [SHAPE, node("Equal", ["s", "five"], ["y"])], "arithmetic on the number of candidates"),
-    (17, [SHAPE, node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)], "holds the number of candidates"),
     (17, [SHAPE, node("Gather", ["s", "nine"], ["y"])], "do not fit"),
-    (17, [SHAPE, node("Gather", ["s", "i"], ["y"])], "index into a shape must be constant"),
-    (17, [SHAPE, SIZE, node("Concat", ["size", "s"], ["y"], axis=0)], "only vectors of one dtype"),
-    (17, [SHAPE, node("Slice", ["s", "zero", "one", "one"], ["y"])], "cut along its only axis"),
-    (17, [node("Flatten", ["x"], ["y"], axis=0)], "flattening the candidates"),
+    (17, [SHAPE, SIZE, node("Concat", ["size", "s"], ["y"], axis=0)], "axis 0 is out of range for rank 0"),
+    (17, [SHAPE, node("Slice", ["s", "zero", "one", "one"], ["y"])], "axis 1 is out of range for rank 1"),
     (17, [node("Flatten", ["x"], ["y"], axis=5)], "axis 5 is out of range for rank 2"),
     (17, [node("Squeeze", ["x"], ["y"])], "without axes"),
     (17, [node("Squeeze", ["x", "one"], ["y"])], "are not all 1"),
     (17, [node("Squeeze", ["x", "zero"], ["y"])], "are not all 1"),
     (17, [node("Squeeze", ["x", "nine"], ["y"])], "axis 9 is out of range"),
-    (17, [node("Unsqueeze", ["x", "zero"], ["y"])], "must be the first"),
     (17, [node("Unsqueeze", ["x", "nine"], ["y"])], "axis 9 is out of range"),
     (17, [node("Unsqueeze", ["x", "ones"], ["y"])], "name a dimension twice"),
-    (17, [node("Unsqueeze", ["x", "i"], ["y"])], "axes must be constant"),
-    (17, [node("Expand", ["x", "i"], ["y"])], "target shape must be known"),
+    (17, [node("Unsqueeze", ["x", "i"], ["y"])], "axes ('i') must be known"),
+    (17, [node("Expand", ["x", "i"], ["y"])], "the target shape ('i') must be known"),
     (17, [node("Expand", ["x", "five"], ["y"])], "do not broadcast"),
-    (17, [node("Concat", ["x", "x"], ["y"], axis=0)], "cannot join along the candidate dimension"),
     (17, [node("Concat", ["x", "d"], ["y"], axis=1)], "do not fit along axis 1"),
     (17, [node("Concat", ["x", "l"], ["y"], axis=1)], "differ in dtype"),
     (17, [node("Concat", ["x", "x"], ["y"], axis=2)], "axis 2 is out of range"),
-    (17, [node("Transpose", ["x"], ["y"])], "moves the candidate dimension"),
-    (17, [node("Transpose", ["d"], ["y"], perm=[1, 0, 2])], "moves the candidate dimension"),
     (17, [node("Transpose", ["d"], ["y"], perm=[0, 1, 1])], "does not fit shape"),
-    (17, [node("Slice", ["x", "zero", "one"], ["y"])], "cutting the candidate dimension"),
-    (17, [node("Slice", ["x", "zero", "one", "zero"], ["y"])], "cutting the candidate dimension"),
-    (17, [node("Slice", ["x", "zero", "two", "one", "two"], ["y"])], "steps [2] are not supported"),
-    (17, [node("Slice", ["x", "nine", "zero", "one", "minus"], ["y"])], "steps [-1] are not supported"),
-    (17, [node("Slice", ["x", "i", "one", "one"], ["y"])], "range must be constant"),
+    (17, [node("Slice", ["x", "i", "one", "one"], ["y"])], "the range ('i') must be known"),
     (17, [node("Slice", ["x", "zero", "one", "nine"], ["y"])], "axis 9 is out of range"),
-    (17, [node("Slice", ["x", "zero", "ones", "one"], ["y"])], "do not fit"),
-    (17, [node("Split", ["x"], ["y", "z"])], "cutting the candidate dimension"),
+    (17, [node("Slice", ["x", "zero", "ones", "one"], ["y"])], "1 starts, 2 ends, 1 axes and 1 steps"),
+    (17, [node("Split", ["x"], ["y", "z"])], "dimension N does not split into 2 equal parts"),
     (17, [node("Split", ["x", "five"], ["y", "z"], axis=1)], "do not split dimension 4"),
     (17, [node("Split", ["x", "ones"], ["y", "z"], axis=1)], "do not split dimension 4"),
     (17, [node("Split", ["x"], ["y", "z", "w"], axis=1)], "into 3 equal parts"),
     (18, [node("Split", ["x"], ["y", "z"], axis=1, num_outputs=3)], "num_outputs=3 for 2 outputs"),
-    (17, [node("Gather", ["x", "i"], ["y"])], "fixed first dimension"),
-    (17, [node("Gather", ["x", "i"], ["y"], axis=1)], "only a single constant index"),
-    (17, [node("Gather", ["x", "ones"], ["y"], axis=1)], "only a single constant index"),
-    (17, [node("Gather", ["x", "nine"], ["y"], axis=1)], "outside dimension 4"),
+    (17, [node("Gather", ["x", "nine"], ["y"], axis=1)], "id 9 is outside a table of 4 rows"),
     (17, [node("Gather", ["k", "x"], ["y"])], "ids must be int32 or int64"),
     (17, [node("Gather", ["x", "one"], ["y"], axis=7)], "axis 7 is out of range"),
-    (17, [node("ReduceSum", ["x"], ["y"])], "reduction over the candidate dimension"),
-    (17, [node("ReduceMean", ["x"], ["y"], axes=[0])], "reduction over the candidate dimension"),
-    (17, [node("ReduceMax", ["l"], ["y"], axes=[1])], "dtype int64 is not supported"),
-    (17, [node("ReduceMax", ["d"], ["y"], axes=[0, 2])], "must be neighbours"),
     (17, [node("ReduceMax", ["x"], ["y"], axes=[4])], "axis 4 is out of range"),
-    (17, [node("ReduceSum", ["x", "i"], ["y"])], "axes must be constant"),
-    (17, [node("Softmax", ["x"], ["y"], axis=0)], "moves the candidate dimension"),
+    (17, [node("ReduceSum", ["x", "i"], ["y"])], "axes must be known"),
     (17, [node("Softmax", ["x"], ["y"], axis=3)], "axis 3 is out of range"),
-    (11, [node("Softmax", ["d"], ["y"])], "before opset 13 joins several dimensions"),
-    (17, [node("MatMul", ["x", "row"], ["y"])], "needs matrices"),
-    (17, [node("MatMul", ["x", "x"], ["y"])], "rows are candidates"),
-    (17, [node("MatMul", ["x", "deep"], ["y"])], "mixes candidates"),
-    (17, [node("Gemm", ["x", "m"], ["y"])], "right-hand matrix must be constant"),
-    (17, [node("Gemm", ["x", "k"], ["y"], transA=1)], "attribute transA=1 is not supported; only 0 is"),
-    (17, [node("Gemm", ["d", "k"], ["y"])], "left-hand side must be a matrix"),
+    (17, [node("MatMul", ["x", "x"], ["y"])], "inner dimensions differ"),
+    (17, [node("Gemm", ["x", "k"], ["y"], transA=1)], "inner dimensions differ"),
+    (17, [node("Gemm", ["d", "k"], ["y"])], "needs matrices"),
     (17, [node("Gemm", ["x", "k"], ["y"], transB=1)], "inner dimensions differ"),
-    (17, [node("BatchNormalization", ["x", "row", "row", "row", "m"], ["y"])], "must be constant"),
+    (17, [node("BatchNormalization", ["x", "row", "row", "row", "m"], ["y"])], "must be floats of shape (4,)"),
     (17, [node("BatchNormalization", ["x", *["row"] * 4], ["y", "z", "w"], training_mode=1)], "training_mode=1"),
     (17, [node("BatchNormalization", ["x", *["row"] * 4], ["y", "z", "w"])], "only the normalised output"),
-    (7, [node("BatchNormalization", ["x", *["row"] * 4], ["y"], spatial=0)], "spatial=0"),
+]
+
+# Forms that look unusual and are right all the same: compared with ONNX Runtime.
+UNUSUAL: list[tuple[int, list[onnx.NodeProto]]] = [
+    (17, [node("Sin", ["x"], ["y"])]),
+    (17, [node("ReduceL2", ["x"], ["y"], axes=[1])]),
+    (17, [node("Abs", ["l"], ["y"])]),
+    (17, [node("Add", ["x", "row4"], ["y"])]),
+    (17, [node("Equal", ["q", "q"], ["y"])]),
+    (17, [node("Clip", ["x", "three", "free"], ["y"])]),
+    (17, [node("Clip", ["l", "one"], ["y"])]),
+    (17, [node("Pow", ["x", "three"], ["y"])]),
+    (17, [node("Pow", ["x", "x"], ["y"])]),
+    (17, [node("Pow", ["x", "square"], ["y"])]),
+    (17, [node("Cast", ["x"], ["y"], to=TensorProto.DOUBLE)]),
+    (17, [node("Dropout", ["x"], ["y", "mask"])]),
+    (17, [SHAPE, SIZE, node("Add", ["size", "n"], ["y"])]),
+    (17, [SHAPE, SIZE, node("Mul", ["size", "size"], ["y"])]),
+    (17, [SHAPE, SIZE, node("Div", ["size", "nine"], ["y"])]),
+    (17, [SHAPE, node("Equal", ["s", "five"], ["y"])]),
+    (17, [SHAPE, node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)]),
+    (17, [SHAPE, node("Gather", ["s", "i"], ["y"])]),
+    (17, [node("Flatten", ["x"], ["y"], axis=0)]),
+    (17, [node("Unsqueeze", ["x", "zero"], ["y"])]),
+    (17, [node("Concat", ["x", "x"], ["y"], axis=0)]),
+    (17, [node("Transpose", ["x"], ["y"])]),
+    (17, [node("Transpose", ["d"], ["y"], perm=[1, 0, 2])]),
+    (17, [node("Slice", ["x", "zero", "one"], ["y"])]),
+    (17, [node("Slice", ["x", "zero", "one", "zero"], ["y"])]),
+    (17, [node("Slice", ["x", "zero", "two", "one", "two"], ["y"])]),
+    (17, [node("Slice", ["x", "nine", "zero", "one", "minus"], ["y"])]),
+    (17, [node("Gather", ["x", "i"], ["y"])]),
+    (17, [node("Gather", ["x", "i"], ["y"], axis=1)]),
+    (17, [node("Gather", ["x", "ones"], ["y"], axis=1)]),
+    (17, [node("ReduceSum", ["x"], ["y"])]),
+    (17, [node("ReduceMean", ["x"], ["y"], axes=[0])]),
+    (17, [node("ReduceMax", ["l"], ["y"], axes=[1])]),
+    (17, [node("ReduceMax", ["d"], ["y"], axes=[0, 2])]),
+    (17, [node("Softmax", ["x"], ["y"], axis=0)]),
+    (11, [node("Softmax", ["d"], ["y"])]),
+    (17, [node("MatMul", ["x", "row"], ["y"])]),
+    (17, [node("MatMul", ["x", "deep"], ["y"])]),
+    (17, [node("Gemm", ["x", "m"], ["y"])]),
+    (7, [node("BatchNormalization", ["x", *["row"] * 4], ["y"], spatial=0)]),
 ]
 
 
@@ -189,14 +197,46 @@ def test_refused_by_operator_node_and_reason(tools: Any, opset: int, nodes: list
     assert "'it" in message.split(":")[0]
 
 
+@pytest.mark.parametrize(
+    ("opset", "nodes"), UNUSUAL, ids=lambda value: value[-1].op_type if isinstance(value, list) else ""
+)
+def test_unusual_forms_are_right(tools: Any, opset: int, nodes: list[onnx.NodeProto]) -> None:
+    model = build(tools, opset, nodes)
+    compiled = tools.Compiled(convert(model).graph)
+    for candidates in (4, 2):
+        random = np.random.default_rng(candidates)
+        feeds = {}
+        for entry in model.graph.input:
+            dtype, dims = {**INPUTS, "free": ("float32", [])}[entry.name]
+            shape = tuple(dim if isinstance(dim, int) else candidates for dim in dims)
+            feeds[entry.name] = {
+                "float32": random.normal(size=shape).astype(np.float32),
+                "bool": np.asarray(random.random(shape) < 0.5),
+                "int64": random.integers(0, 2, shape),
+            }[dtype]
+        expected = tools.run_onnxruntime(model, feeds)
+        for name, array in compiled(feeds).items():
+            assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
+            np.testing.assert_allclose(array, expected[name], rtol=2e-6, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("op", sorted({name for domain, name in HANDLERS if not domain} - {"Constant"}))
 def test_an_unknown_attribute_is_refused_by_name(tools: Any, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     """Also where the checker of ONNX, which is older or newer than the model, would let it pass."""
     monkeypatch.setattr(onnx.checker, "check_model", lambda model: None)
-    extra = {"Concat": {"axis": 1}, "Cast": {"to": 1}}.get(op, {})
-    strange = node(op, ["x", "x", "x"][: 3 if op == "Where" else 2], ["y"], name="it", strange=1, **extra)
+    opset = newest_opset()
+    schema = onnx.defs.get_schema(op, opset)
+    kinds = onnx.defs.OpSchema.AttrType
+    samples = {kinds.INT: 1, kinds.INTS: [1], kinds.STRING: "x", kinds.FLOAT: 1.0}
+    needed = {name: samples.get(one.type) for name, one in schema.attributes.items() if one.required}
+    needed = {name: value for name, value in needed.items() if value is not None}
+    outputs = [f"y{index}" for index in range(max(1, schema.min_output))]
+    strange = node(op, ["x"] * max(1, schema.min_input), outputs, name="it", strange=1, **needed)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
+    outs = [helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([strange], "g", inputs, outs)
     with pytest.raises(UnsupportedOperatorError, match=f"{op} node 'it': attribute 'strange' is not understood"):
-        convert(build(tools, 17, [strange]))
+        convert(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]))
 
 
 def test_an_unknown_domain_is_refused(tools: Any) -> None:
@@ -209,62 +249,68 @@ def test_an_unknown_domain_is_refused(tools: Any) -> None:
         convert(model)
 
 
-@pytest.mark.parametrize(("opset", "good"), [(6, False), (7, True), (24, True), (25, False)])
+@pytest.mark.parametrize(("opset", "good"), [(6, False), (7, True), (24, True), (1000, False)])
 def test_opsets(tools: Any, opset: int, good: bool) -> None:
     model = build(tools, opset, [node("Relu", ["x"], ["y"])])
     if good:
         assert convert(model).graph.metadata["opset"] == str(opset)
     else:
-        with pytest.raises(ConversionError, match=f"opset {opset} is not supported; supported: 7 to 24"):
+        with pytest.raises(ConversionError, match=f"opset {opset} is not supported; supported: 7 to {newest_opset()}"):
             convert(model)
 
 
 def test_constants_of_other_dtypes_are_refused(tools: Any) -> None:
-    for name in ("double", "half"):
-        with pytest.raises(ConversionError, match=f"constant '{name}' has dtype float.*; supported: float32"):
-            convert(build(tools, 17, [node("Add", ["x", name], ["y"])]))
+    with pytest.raises(ConversionError, match="constant 'half' has dtype float16; supported: float32"):
+        convert(build(tools, 17, [node("Add", ["x", "half"], ["y"])]))
 
 
 def test_several_named_dimensions(tools: Any) -> None:
     inputs = {"x": ("float32", ["N", 4]), "y": ("float32", ["batch", 4])}
-    model = tools.onnx_model([node("Relu", ["x"], ["z"]), node("Relu", ["y"], ["w"])], inputs, ["z"])
+    model = tools.onnx_model([node("Relu", ["x"], ["z"]), node("Relu", ["y"], ["w"])], inputs, ["z", "w"])
     with pytest.raises(ConversionError, match=r"several named dimensions \(N, batch\); say which one"):
         convert(model)
-    with pytest.raises(ConversionError, match=r"input 'y': dimension 0 \(batch\) varies"):
-        convert(model, candidates="N")
     with pytest.raises(ConversionError, match="no dimension is called 'M'"):
         convert(model, candidates="M")
-    late = tools.onnx_model([node("Relu", ["x"], ["z"])], {"x": ("float32", ["N", "T"])}, ["z"])
-    with pytest.raises(ConversionError, match=r"input 'x': dimension 1 \(T\) varies; only the first may"):
-        convert(late, candidates="N")
+    described = [str(value) for value in convert(model, candidates="N").inputs]
+    assert described == ["x: float32(N, 4)", "y: float32(batch, 4)"]
+    described = [str(value) for value in convert(model, candidates="batch").inputs]
+    assert described == ["x: float32(dim_N, 4)", "y: float32(N, 4)"]
+    late = tools.onnx_model([node("Relu", ["x"], ["z"])], {"x": ("float32", ["batch", "seq.len"])}, ["z"])
+    assert [str(value) for value in convert(late).inputs] == ["x: float32(N, seq_len)"]
     unnamed = tools.onnx_model([node("Relu", ["x"], ["z"])], {"x": ("float32", [None, 4])}, ["z"])
     assert [str(value) for value in convert(unnamed).inputs] == ["x: float32(N, 4)"]
 
 
-@pytest.mark.parametrize(
-    ("dims", "why"),
-    [(["N", -1], "dimension 1 .* varies"), (["N", None], r"dimension 1 \(unknown\) varies"), (None, "shape")],
-)
-def test_inputs_of_unknown_size(tools: Any, monkeypatch: pytest.MonkeyPatch, dims: Any, why: str) -> None:
+@pytest.mark.parametrize("dims", [["N", -1], ["N", None]])
+def test_inputs_of_unknown_size_get_a_name(tools: Any, monkeypatch: pytest.MonkeyPatch, dims: Any) -> None:
     monkeypatch.setattr(onnx.checker, "check_model", lambda model: None)
     model = build(tools, 17, [node("Relu", ["x"], ["y"])])
     del model.graph.input[:]
     model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, dims))
-    with pytest.raises(ConversionError, match=f"input 'x'.*{why}"):
-        convert(model)
+    graph = convert(model).graph
+    assert str(graph.values["x"]) == "x: float32(N, x_1)"
+    x = np.full((3, 5), -1.0, np.float32)
+    np.testing.assert_array_equal(tools.Compiled(graph)({"x": x})["y"], np.zeros((3, 5)))
 
 
-def test_inputs_of_other_types(tools: Any) -> None:
+def test_inputs_that_are_refused(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx.checker, "check_model", lambda model: None)
     model = build(tools, 17, [node("Relu", ["x"], ["y"])])
-    model.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
-    with pytest.raises(ConversionError, match="input 'x' has ONNX type 11; supported: float32"):
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    with pytest.raises(ConversionError, match="input 'x' has no shape"):
+        convert(model)
+    for kind, what in ((TensorProto.FLOAT16, "float16"), (TensorProto.STRING, "string"), (99, "99")):
+        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", kind, ["N", 4]))
+        with pytest.raises(ConversionError, match=f"input 'x' has ONNX type {what}; supported: float32"):
+            convert(model)
+    model.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, ["N"]))
+    with pytest.raises(ConversionError, match="input 'x' has ONNX type sequence_type"):
         convert(model)
 
 
-def test_outputs_that_are_none(tools: Any) -> None:
-    model = build(tools, 17, [SHAPE, SIZE])
-    with pytest.raises(ConversionError, match="output 'size' holds the number of candidates"):
-        convert(model)
+def test_outputs(tools: Any) -> None:
+    graph = convert(build(tools, 17, [SHAPE, SIZE])).graph
+    assert tools.Compiled(graph)({"x": np.zeros((7, 4), np.float32)})["size"] == 7
     model = build(tools, 17, [node("Relu", ["x"], ["y"])])
     model.graph.output.append(model.graph.output[0])
     with pytest.raises(ConversionError, match="output 'y' is declared twice"):
@@ -274,7 +320,7 @@ def test_outputs_that_are_none(tools: Any) -> None:
 def test_sources_that_are_no_models(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConversionError, match="no such file"):
         convert(tmp_path / "missing.onnx")
-    with pytest.raises(ConversionError, match="cannot read the ONNX model"):
+    with pytest.raises(ConversionError, match="is no model that is known; known: an ONNX file"):
         convert(tmp_path)
     (tmp_path / "garbage.onnx").write_bytes(b"\x89PNG\r\n\x1a\n" * 9)
     (tmp_path / "empty.onnx").write_bytes(b"")
@@ -282,7 +328,7 @@ def test_sources_that_are_no_models(tools: Any, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ConversionError, match="cannot read the ONNX model"):
             convert(str(tmp_path / name))
     for thing in (5, None, np.zeros(3), object()):
-        with pytest.raises(ConversionError, match=r"expected a path or an onnx\.ModelProto, got"):
+        with pytest.raises(ConversionError, match="is no model that is known"):
             convert(thing)
     good = tmp_path / "relu.onnx"
     onnx.save(build(tools, 17, [node("Relu", ["x"], ["y"])]), str(good))

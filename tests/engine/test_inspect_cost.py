@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rerank_engine.dimensions import Dim, resolve
+from rerank_engine.dimensions import Dim, names_in, resolve
 from rerank_engine.errors import GraphError, UnsupportedOperatorError
 from rerank_engine.graph import Graph, Node, Value
 from rerank_engine.inspect import Cost, cost
@@ -45,42 +46,35 @@ def test_an_operator_without_a_rule_is_named() -> None:
         count_flops(graph, Node("Nonsense", "odd", (), ("y",)))
 
 
-@pytest.mark.parametrize("op", sorted(OPERATORS))
-def test_every_case_of_every_operator_counts(tools: Any, op: str) -> None:
-    b = tools.GraphBuilder()
+def case_graphs(tools: Any) -> Iterator[Graph]:
+    """Graphs that use the operators in all their ways."""
     cases = tools.more("CASES")
-    if op in cases:
-        cases[op](b)
-    else:
-        b.output(b.node(op, b.input("float32", "N", 5), b.input("float32", 5, 7)))
-    graph = b.finish()
-    counted = cost(graph)
-    names = {
-        name for value in graph.values.values() for dim in value.shape if isinstance(dim, Dim) for name in dim.names
-    }
-    for size in (0, 1, 7):
-        sizes = dict.fromkeys(names, size)
-        for node in counted.nodes:
-            if size or not names:
-                assert resolve(node.flops, sizes) >= 0, node
-            assert resolve(node.bytes_read, sizes) >= 0, node
-            assert resolve(node.bytes_written, sizes) >= 0, node
-    assert counted.flops == counted.flops_once + counted.flops_candidates
-    assert sum(node.parameters for node in counted.nodes) <= counted.parameters == graph.parameter_count()
+    assert len(cases) > 60
+    for case in cases.values():
+        b = tools.GraphBuilder()
+        case(b)
+        yield b.finish()
 
 
-@pytest.mark.parametrize("op", sorted(OPERATORS))
-def test_nodes_run_when_the_plan_says(tools: Any, op: str) -> None:
-    b = tools.GraphBuilder()
-    cases = tools.more("CASES")
-    if op in cases:
-        cases[op](b)
-    else:
-        b.output(b.node(op, b.input("float32", "N", 5), b.input("float32", 5, 7)))
-    graph = b.finish()
-    modes = dict(zip((node.outputs[0] for node in graph.nodes), node_modes(graph), strict=True))
-    for step in group_steps(graph):
-        assert modes[step.nodes[-1].outputs[0]] == step.mode, step.label
+def test_every_case_of_every_operator_counts(tools: Any) -> None:
+    for graph in case_graphs(tools):
+        counted = cost(graph)
+        names = names_in(dim for name in graph.inputs for dim in graph.values[name].shape)
+        for size in (1, 7):
+            for node in counted.nodes:
+                for amount in (node.flops, node.bytes_read, node.bytes_written):
+                    assert resolve(amount, dict.fromkeys(names, size)) >= 0, node
+        assert counted.flops == counted.flops_once + counted.flops_candidates
+        read = {name for node in graph.nodes for name in node.inputs} & set(graph.constants)
+        assert sum(node.constant_bytes for node in counted.nodes) == sum(graph.constants[name].nbytes for name in read)
+        assert counted.parameters == graph.parameter_count()
+
+
+def test_nodes_run_when_the_plan_says(tools: Any) -> None:
+    for graph in case_graphs(tools):
+        modes = dict(zip((node.outputs[0] for node in graph.nodes), node_modes(graph), strict=True))
+        for step in group_steps(graph):
+            assert modes[step.nodes[-1].outputs[0]] == step.mode, step.label
 
 
 def test_a_wrong_shape_is_refused() -> None:
@@ -183,7 +177,10 @@ def recurrent(build: Any, op: str, gates: int, hidden: int, **attributes: Any) -
     """Cost of a layer over N sequences of T steps, for each step of each."""
     b = build()
     inputs = [b.input("float32", "N", "T", gates * hidden)]
-    shapes = {"RNN": [(hidden, hidden)], "GRU": [(hidden, 2 * hidden), (hidden, hidden), (hidden,)]}
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "RNN": [(hidden, hidden)],
+        "GRU": [(hidden, 2 * hidden), (hidden, hidden), (hidden,)],
+    }
     shapes["LSTM"] = [(hidden, 4 * hidden)]
     inputs += [b.constant(np.ones(shape)) for shape in shapes[op]]
     inputs += [b.constant(np.zeros((1, hidden))) for _ in range(2 if op == "LSTM" else 1)]

@@ -109,7 +109,7 @@ def test_a_shift_that_keeps_digits_stays(tools: Any) -> None:
     b.output(b.node("MatMul", b.node("Add", plain(b, "N", 4), b.constant([1.0, 2, 3, 4])), weights(b, 4, 5)))
     assert ops(changed_by(fold_scale, b)) == ["Sub", "MatMul", "Add", "MatMul"]
     feeds = b.feeds(50)
-    feeds[b.graph.inputs[0]] = (RANDOM.normal(size=(50, 4)) + [1e4, -1e5, 3, 0]).astype(np.float32)
+    feeds[b.graph.inputs[0]] = (RANDOM.normal(size=(50, 4)) + np.array([1e4, -1e5, 3, 0])).astype(np.float32)
     expected = evaluate(b.graph, feeds, precise=True)
     for name, array in tools.Compiled(run_passes(b.graph)[0])(feeds).items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-6 * np.abs(expected[name]).max())

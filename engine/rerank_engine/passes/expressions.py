@@ -108,6 +108,9 @@ def _expand_node(editor: Editor, node: Node, stop: Collection[str], depth: int) 
 
 def _power(editor: Editor, name: str, exponent: float, stop: Collection[str], depth: int) -> Expression | None:
     """A small whole power multiplied out; of any other, the base is a value of its own."""
+    number = editor.number(name)
+    if number is not None and number > 0:
+        return Expression({(): number**exponent})
     if exponent in (1.0, 2.0, 3.0) and name not in stop:
         base = result = expand(editor, name, stop, depth)
         for _ in range(int(exponent) - 1):

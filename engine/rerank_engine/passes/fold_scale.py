@@ -97,10 +97,17 @@ def _fold_behind(editor: Editor, product: Node) -> Node | None:
         editor.remove([made])
         return changed
     shift = _shift(editor, reader, made, columns)
-    following = editor.only_reader(reader.outputs[0])
-    if shift is None or following is None:
+    if shift is None:
         return None
     bias_name = next(entry for entry in reader.inputs if entry != made)
+    if reader.op == "Sub":
+        bias = _constant(editor, f"{bias_name}.negative", shift)
+        if bias is not None:
+            editor.change(reader, "Add", [made, bias])
+        return product if bias is not None else None
+    following = editor.only_reader(reader.outputs[0])
+    if following is None:
+        return None
     scale, more = (part(editor, following, reader.outputs[0], columns) for part in (_scale, _shift))
     if scale is not None:
         scaled = _constant(editor, f"{weight_name}.scaled", weight.astype(np.float64) * scale)

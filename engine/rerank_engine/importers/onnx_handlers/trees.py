@@ -132,9 +132,7 @@ def _largest(
             "the label of two classes that both have votes is not supported: onnxruntime gives 0 or 1; use the scores"
         )
     elif not len(base) and not always_voted(nodes, count).all():
-        builder.unavailable[label] = (
-            "some class may get no vote, and runtimes disagree about its score; use the scores"
-        )
+        builder.unavailable[label] = "some class may get no vote, and runtimes disagree about its score; use the scores"
     else:
         label_by_largest(builder, scores, labels, label)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rerank_engine.importers.tflite.call import LARGEST, Call
 from rerank_engine.importers.tflite.handlers.registry import handles
 from rerank_engine.importers.tflite.schema import MIRROR_PAD_MODES
@@ -283,13 +281,6 @@ def _shape(call: Call) -> None:
     call.arity(1)
     call.options("ShapeOptions")
     call.result(call.cast(call.emit("Shape", call.scope.stored(call.operator.inputs[0])), "int64", call.output_dtype()))
-
-
-@handles("RANK")
-def _rank(call: Call) -> None:
-    call.arity(1)
-    call.no_options()
-    call.result(call.new(np.array(call.rank(0)), call.output_dtype(), "rank"))
 
 
 @handles("RANGE")
