@@ -32,11 +32,10 @@ $(READY_DEV): pyproject.toml | $(BIN)/pip
 demo: $(READY_DEMO)  ## Replay real users, print lists and figures, write out/demo.html
 	$(BIN)/rerank demo --report out/demo.html
 
-test: $(READY_DEV)  ## Run all tests
-	$(BIN)/python -m pytest
+test: $(READY_DEV)  ## Run all tests, with coverage
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered
 
-check: $(READY_DEV) lint types imports  ## Lint, format, types, import contracts, tests with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+check: lint types imports test  ## Lint, format, types, import contracts, tests with coverage
 
 lint: $(READY_DEV)
 	$(BIN)/ruff check .

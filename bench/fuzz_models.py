@@ -47,12 +47,10 @@ def main() -> int:
     subjects = read_subjects(options.models)
     if options.worker:
         campaign.limit_memory(MEMORY_BYTES)
-        campaign.work(subjects, options.seed, range(*options.worker), options.compiled_share, sys.stdout)
+        campaign.work(lambda case: run_one(subjects, options, case)[::2], range(*options.worker), sys.stdout)
         return 0
     if options.case is not None:
-        way, data, ended = outcome.run_case(
-            subjects[options.case % len(subjects)], options.seed, options.case, options.compiled_share
-        )
+        way, data, ended = run_one(subjects, options, options.case)
         if options.save:
             options.save.write_bytes(data)
         print(json.dumps({"case": options.case, "way": way, "kind": ended.kind, "detail": ended.detail}, indent=1))
@@ -71,6 +69,11 @@ def main() -> int:
     }
     print(json.dumps(result, indent=None if options.json else 1))
     return int(bool(tally.findings))
+
+
+def run_one(subjects: list[Any], options: argparse.Namespace, case: int) -> tuple[str, bytes, Any]:
+    """Make and examine one case; returns the way of damage, the file and the outcome."""
+    return outcome.run_case(subjects[case % len(subjects)], options.seed, case, options.compiled_share)
 
 
 def parsed() -> argparse.Namespace:

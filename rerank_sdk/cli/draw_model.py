@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rerank_engine.errors import ConversionError, DataError
-from rerank_sdk.cli.output import console, make_table, show_facts, show_table, size_text
+from rerank_sdk.cli.output import console, make_table, show_facts, show_table
 
 if TYPE_CHECKING:
     from rerank_engine.dimensions import Dim
@@ -25,13 +25,14 @@ def svg_path(path: Path | None) -> Path | None:
 
 
 def source_of(path: Path) -> str | None:
-    """Name of the framework whose model a file or folder is; None where it is none that can be converted."""
+    """Name of the framework whose model a file or folder is; None for ONNX, which has no mark, and for others."""
     from rerank_engine.importers.kinds import find_kind
 
     try:
-        return find_kind(path).name
-    except ConversionError:
+        name = find_kind(path).name
+    except (ConversionError, OSError):
         return None
+    return None if name == "ONNX" else name
 
 
 def describe_cost(graph: Graph) -> dict[str, Any]:
@@ -95,8 +96,7 @@ def show_cost(found: Mapping[str, Any]) -> None:
         ]
     facts += [
         ("bytes moved", _amount(found["bytes_moved"])),
-        ("activations", _bytes(found["activation_bytes"])),
-        ("constants", size_text(found["constant_bytes"])),
+        ("bytes of results", _amount(found["activation_bytes"])),
     ]
     show_facts(facts)
     table = make_table("operator", ("nodes", "right"), ("FLOPs", "right"), ("bytes moved", "right"), title="cost")
@@ -150,10 +150,6 @@ def _amount(amount: int | str) -> str:
     from rerank_engine.inspect.labels import amount_text
 
     return amount_text(Dim.parse(amount) if isinstance(amount, str) else amount)
-
-
-def _bytes(amount: int | str) -> str:
-    return f"{_amount(amount)} B"
 
 
 def _weight(row: Mapping[str, Any]) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from rerank_engine.importers.onnx import ONNX_DTYPES
 from rerank_engine.reference import evaluate
 
 Array = NDArray[Any]
+Inputs = dict[str, tuple[str, Sequence[Any]]]
 
 CODES = {name: code for code, name in ONNX_DTYPES.items()}
 SIGNED = ("int8", "int16", "int32", "int64")
@@ -65,7 +66,7 @@ def all_of(ops: Sequence[str], opset: int, dtype: str = "float32") -> Spec:
 
 
 def two_inputs(op: str, opset: int, dtype: str, low: float = -5, constant: Any = 3, **attributes: Any) -> Spec:
-    inputs: dict[str, tuple[str, Sequence[Any]]] = {"x": (dtype, ["N", 3, 4]), "y": (dtype, [3, 1])}
+    inputs: Inputs = {"x": (dtype, ["N", 3, 4]), "y": (dtype, [3, 1])}
     nodes = [node(op, list(pair), [f"r{pair}"], **attributes) for pair in ("xy", "yx", "xc", "xx")]
     return Spec(opset, nodes, inputs, {"c": np.array(constant, dtype)}, low=low)
 
@@ -94,11 +95,11 @@ def clips() -> dict[str, Spec]:
         constants = {"low": np.array(low, dtype), "high": np.array(high, dtype)}
         nodes = [node("Clip", form, [f"r{index}"]) for index, form in enumerate(forms)]
         cases[f"Clip-12-{dtype}"] = Spec(12, nodes, {"x": (dtype, ["N", 4])}, constants)
-        inputs: dict[str, tuple[str, Sequence[Any]]] = {"x": (dtype, ["N", 4]), "low": (dtype, []), "high": (dtype, [])}
+        inputs: Inputs = {"x": (dtype, ["N", 4]), "low": (dtype, []), "high": (dtype, [])}
         cases[f"Clip-13-{dtype}-computed"] = Spec(13, nodes, inputs)
     bounds = [{"min": -1.0, "max": 1.0}, {"min": 0.0}, {"max": 0.5}, {}]
     old = [node("Clip", ["x"], [f"r{index}"], **bound) for index, bound in enumerate(bounds)]
-    new = Spec(11, [node("Clip", ["x", "c"], ["r"])], constants={"c": np.float32(1)})
+    new = Spec(11, [node("Clip", ["x", "c"], ["r"])], constants={"c": np.array(1, np.float32)})
     return cases | {"Clip-7": Spec(7, old), "Clip-11": new}
 
 
@@ -106,7 +107,7 @@ def powers() -> dict[str, Spec]:
     exponents = ("float32", "float64", "int32", "int64")
     cases = {}
     for base in exponents:
-        inputs: dict[str, tuple[str, Sequence[Any]]] = {"x": (base, ["N", 4])}
+        inputs: Inputs = {"x": (base, ["N", 4])}
         constants = {
             f"c{number}": np.array(number, dtype) for number, dtype in zip(range(5), exponents * 2, strict=False)
         }
@@ -123,7 +124,7 @@ def powers() -> dict[str, Spec]:
 
 
 def casts() -> dict[str, Spec]:
-    inputs: dict[str, tuple[str, Sequence[Any]]] = {name: (name, ["N", 3]) for name in ONNX_DTYPES.values()}
+    inputs: Inputs = {name: (name, ["N", 3]) for name in ONNX_DTYPES.values()}
     nodes = [node("Cast", [a], [f"{a}_{b}"], to=code) for a in inputs for b, code in CODES.items()]
     cases = {"Cast-9": Spec(9, nodes, inputs, low=0, high=100)}
     nodes = [node("Cast", ["x"], [f"x_{b}"], to=code) for b, code in CODES.items()]
@@ -142,7 +143,7 @@ def copies() -> dict[str, Spec]:
         "Dropout-12": Spec(12, new, constants=constants),
         "Dropout-22": Spec(22, new, constants=constants),
     }
-    inputs: dict[str, tuple[str, Sequence[Any]]] = {name: (name, ["N", 3]) for name in ONNX_DTYPES.values()}
+    inputs: Inputs = {name: (name, ["N", 3]) for name in ONNX_DTYPES.values()}
     cases["Identity-14"] = Spec(14, [node("Identity", [name], [f"r{name}"]) for name in inputs], inputs)
     return cases
 
@@ -150,7 +151,7 @@ def copies() -> dict[str, Spec]:
 def choices() -> dict[str, Spec]:
     cases = {}
     for dtype in ("float32", "float64", "int32", "int64", "uint8"):
-        inputs = {"q": ("bool", ["N", 1]), "x": (dtype, ["N", 4]), "y": (dtype, [4])}
+        inputs: Inputs = {"q": ("bool", ["N", 1]), "x": (dtype, ["N", 4]), "y": (dtype, [4])}
         constants = {"c": np.array(2, dtype), "t": np.array([[True, False, True, True]])}
         nodes = [node("Where", list(names), [f"r{names}"]) for names in ("qxy", "qxc", "tcx", "tyc")]
         cases[f"Where-9-{dtype}"] = Spec(9, nodes, inputs, constants)
@@ -162,18 +163,21 @@ def many_inputs() -> dict[str, Spec]:
     for op, dtypes in (("Max", ("float64", "int32", "uint64", "int8")), ("Sum", ("float64",)), ("Mean", ("float32",))):
         for opset, dtype in ((8, "float32"), *((13, dtype) for dtype in dtypes)):
             for name in (op, "Min") if op == "Max" else (op,):
-                inputs = {"x": (dtype, ["N", 4]), "y": (dtype, ["N", 1])}
+                inputs: Inputs = {"x": (dtype, ["N", 4]), "y": (dtype, ["N", 1])}
                 nodes = [node(name, list(names), [f"r{names}"]) for names in ("x", "xy", "xyc", "cxyx", "xx")]
                 cases[f"{name}-{opset}-{dtype}"] = Spec(opset, nodes, inputs, {"c": np.array([1, 2, 3, 4], dtype)})
     return cases
+
+
+SLOPES = {"c": [1, 2, -3, 0.5], "s": [0.25], "w": [[2]]}
 
 
 def slopes() -> dict[str, Spec]:
     cases = {}
     for opset in (7, 9, 16):
         nodes = [node("PRelu", ["x", name], [f"r{name}"]) for name in "csyw"]
-        inputs = {"x": ("float32", ["N", 4]), "y": ("float32", ["N", 1])}
-        constants = {"c": np.float32([1, 2, -3, 0.5]), "s": np.float32([0.25]), "w": np.float32(2).reshape(1, 1)}
+        inputs: Inputs = {"x": ("float32", ["N", 4]), "y": ("float32", ["N", 1])}
+        constants = {name: np.array(slope, np.float32) for name, slope in SLOPES.items()}
         cases[f"PRelu-{opset}"] = Spec(opset, nodes, inputs, constants)
     return cases
 

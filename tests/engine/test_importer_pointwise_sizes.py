@@ -22,7 +22,7 @@ def build(tools: Any, nodes: Sequence[onnx.NodeProto], constants: Mapping[str, A
     """A model over ``x``, N rows of four; every value that no node reads is an output."""
     read = {name for one in nodes for name in one.input}
     outputs = [name for one in nodes for name in one.output if name not in read]
-    return tools.onnx_model(nodes, {"x": ("float32", ["N", 4])}, outputs, constants=constants)  # type: ignore[no-any-return]
+    return tools.onnx_model(nodes, {"x": ("float32", ["N", 4])}, outputs, constants=constants)
 
 
 def assert_like_onnxruntime(tools: Any, model: onnx.ModelProto, counts: Sequence[int]) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rerank_engine.errors import ConversionError, GraphError, UnsupportedOperatorError
-from rerank_engine.graph import Node
+from rerank_engine.graph import Graph, Node
 from rerank_engine.passes import run_passes
 from rerank_engine.passes.expose_head import HEAD_INPUT, expose_last_layer
 from rerank_engine.passes.fold_constants import fold_constants
 from rerank_engine.passes.fuse_matmul import fuse_matmul
-from rerank_engine.passes.pipeline import PASSES
+from rerank_engine.passes.pipeline import MOST_ROUNDS, PASSES
 from rerank_engine.passes.remove_dead import remove_dead
 from rerank_engine.passes.remove_identity import remove_identity
 from rerank_engine.passes.split_concat import split_concat
@@ -249,10 +249,13 @@ def test_every_output_is_pinned_through_all_passes(tools: Any) -> None:
 def test_pipeline_reports_and_skips(tools: Any) -> None:
     b, _ = chain(tools)
     graph, reports = run_passes(b.finish())
-    assert ops(graph) == ["MatMul", "Reshape", "Reshape", "ReduceSum"]
-    assert [report.name for report in reports] == list(PASSES)
-    assert {report.name for report in reports if report.removed} == set(PASSES) - {"split_concat"}
+    assert ops(graph) == ["MatMul", "ReduceSum"]
+    first = [report for report in reports if report.round == 1]
+    assert [report.name for report in first] == list(PASSES)
+    changed = {report.name for report in reports if report.removed}
+    assert changed == {"fold_constants", "remove_identity", "merge_copies", "fuse_matmul", "remove_dead"}
     assert [report.nodes_before for report in reports[1:]] == [report.nodes_after for report in reports[:-1]]
+    assert reports[-1].nodes_after == len(graph.nodes)
     same, none = run_passes(b.finish(), skip=list(PASSES))
     assert same.nodes == b.graph.nodes
     assert not none
@@ -261,6 +264,68 @@ def test_pipeline_reports_and_skips(tools: Any) -> None:
     again, second = run_passes(graph)
     assert again.nodes == graph.nodes
     assert not any(report.removed or report.added for report in second)
+
+
+def test_reports_name_what_came_and_went(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    product = dense(b, b.input("float32", "N", 4, domain="plain"), 4, 5)
+    added = b.node("Add", product, b.constant(np.ones(5)))
+    b.output(b.node("Relu", added))
+    reports = {report.name: report for report in run_passes(b.finish())[1]}
+    fused = reports["fuse_matmul"]
+    assert dict(zip(fused.removed_nodes, fused.removed, strict=True)) == {
+        product: "MatMul",
+        added: "Add",
+        b.graph.outputs[0]: "Relu",
+    }
+    assert fused.added == ("MatMul",)
+    assert fused.added_nodes == (product,)
+
+
+def test_later_rounds_find_what_earlier_ones_made(tools: Any) -> None:
+    """A product is split in the first round, so its bias and slope reach the sum's loop only in the second."""
+    b = tools.GraphBuilder()
+    joined, inner = attention_input(b)
+    flat = b.node("Reshape", joined, shape=(("N", 5), inner))
+    value = b.node("Add", dense(b, flat, inner, 6), b.constant(np.linspace(-1, 1, 6)))
+    b.output(b.node("Relu", value))
+    graph, reports = run_passes(b.finish())
+    assert {report.name for report in reports if report.round == 2} >= {"move_to_product"}
+    assert ops(graph)[-3:] == ["Add", "Relu", "Reshape"]
+    assert max(report.round for report in reports) < MOST_ROUNDS
+    assert_same_numbers(tools, b, graph)
+
+
+def test_a_pass_that_breaks_the_graph_is_caught(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pass says of shapes is compared with what its nodes do, right after it ran."""
+    b, _ = chain(tools)
+
+    def lies(graph: Any) -> Any:
+        from dataclasses import replace
+
+        name = graph.outputs[0]
+        values = {**graph.values, name: replace(graph.values[name], shape=(3,))}
+        return replace(graph, values=values)
+
+    monkeypatch.setitem(PASSES, "remove_identity", lies)
+    with pytest.raises(GraphError, match="but the graph declares"):
+        run_passes(b.finish())
+    monkeypatch.setitem(PASSES, "remove_identity", lambda graph: Graph(**{**vars(graph), "nodes": graph.nodes[1:]}))
+    with pytest.raises(GraphError, match="before anything makes it"):
+        run_passes(b.finish())
+
+
+def test_passes_without_end_stop(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, _ = chain(tools)
+
+    def grows(graph: Any) -> Any:
+        changed = Graph(**{**vars(graph), "constants": dict(graph.constants), "values": dict(graph.values)})
+        changed.add_constant(f"more{len(graph.constants)}", np.full(2, len(graph.constants), np.float32))
+        return changed
+
+    monkeypatch.setitem(PASSES, "remove_dead", grows)
+    _, reports = run_passes(b.finish())
+    assert max(report.round for report in reports) == MOST_ROUNDS
 
 
 def test_passes_do_not_touch_their_input(tools: Any) -> None:
@@ -327,7 +392,7 @@ def test_a_graph_that_lies_about_shapes_is_not_compiled(tools: Any) -> None:
     [
         (Node("Nothing", "it", ("x",), ("y",)), UnsupportedOperatorError, "operator 'Nothing' of node 'it' is not"),
         (Node("Relu", "it", ("x",), ("y",), {"slope": 1}), UnsupportedOperatorError, "'slope' is not understood"),
-        (Node("Relu", "it", ("x", "x"), ("y",)), UnsupportedOperatorError, "takes 1 inputs, has 2"),
+        (Node("Relu", "it", ("x", "x"), ("y",)), UnsupportedOperatorError, "takes 1 input, has 2"),
         (Node("Concat", "it", ("x",), ("y",)), GraphError, "attribute 'axis' is missing"),
         (Node("Concat", "it", (), ("y",), {"axis": 0}), GraphError, "do not fit"),
         (Node("Concat", "it", ("x",), ("y",), {"axis": "one"}), GraphError, "do not fit"),
@@ -340,7 +405,7 @@ def test_a_graph_that_lies_about_shapes_is_not_compiled(tools: Any) -> None:
     ],
 )
 def test_nodes_that_do_not_fit(tools: Any, node: Node, error: type[Exception], why: str) -> None:
-    from rerank_engine.graph import Dim, Graph, Value
+    from rerank_engine.graph import Dim, Value
     from rerank_engine.plan import make_plan
 
     values = {name: Value(name, "float32", (Dim("N"), 4)) for name in "xyz"}

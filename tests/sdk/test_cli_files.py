@@ -204,7 +204,7 @@ def test_candidates_of_an_onnx_model(onnx_file: Path) -> None:
 def test_options_of_onnx_do_not_fit_other_files(option: str, model_file: Path) -> None:
     result = rerank("inspect", model_file, option)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "only an ONNX model is converted" in result.stderr
+    assert "only a source model is converted" in result.stderr
 
 
 def test_a_store_has_no_plan(state_dir: Path) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError, GraphError, InputError, MissingExtraError, UnsupportedOperatorError
 from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Value, dtype_name, shape_attribute
+from rerank_engine.importers.onnx_file import read_onnx
 from rerank_engine.importers.shapes import ShapeValue
 from rerank_engine.ops import lookup
 from rerank_engine.reference import evaluate_node
@@ -67,15 +68,11 @@ def import_onnx(
         import onnx  # noqa: F401  (checked here once, for a clear message)
     except ImportError as error:
         raise MissingExtraError("reading ONNX models", "convert") from error
-    model = _read(source)
+    model = read_onnx(source)
     opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
     newest = newest_opset()
     if not OLDEST_OPSET <= opsets.get("", newest) <= newest:
         raise ConversionError(f"ONNX opset {opsets['']} is not supported; supported: {OLDEST_OPSET} to {newest}")
-    if model.functions:
-        from onnx import inliner
-
-        model = inliner.inline_local_functions(model)
     name = Path(source).stem if isinstance(source, str | Path) else (model.graph.name or "model")
     opset = opsets.get("", newest)
     builder = OnnxBuilder(Graph(name, metadata={"source": "onnx", "opset": str(opset)}), opset, opsets)
@@ -93,22 +90,6 @@ def newest_opset() -> int:
     from onnx import defs
 
     return int(defs.onnx_opset_version())
-
-
-def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    if not isinstance(source, str | Path | onnx.ModelProto):
-        raise ConversionError(f"expected a path or an onnx.ModelProto, got {type(source).__name__}")
-    try:
-        model = onnx.load(str(source)) if isinstance(source, str | Path) else source
-        onnx.checker.check_model(model)
-    except (DecodeError, OSError, onnx.checker.ValidationError) as error:
-        raise ConversionError(
-            f"cannot read the ONNX model {source if isinstance(source, str | Path) else ''}: {error}"
-        ) from error
-    return model
 
 
 class OnnxBuilder:

@@ -13,7 +13,7 @@ of every tree. Of a TopK only the one comparison for each element is counted, no
 
 References
 ----------
-.. [1] S. Blackford and J. Dongarra, "Installation Guide for LAPACK", LAPACK Working Note 41, 1999, section C.
+.. [1] S. Blackford and J. Dongarra, "Installation Guide for LAPACK", LAPACK Working Note 41, 1999, appendix C.
 .. [2] F. H. McMahon, "The Livermore Fortran Kernels: A Computer Test of the Numerical Performance Range", Lawrence
    Livermore National Laboratory, UCRL-53745, 1986.
 """

@@ -13,7 +13,7 @@ from rerank_engine.graph import Graph, Node, Value, shape_text
 from rerank_engine.inspect.cost import Cost
 from rerank_engine.ops import OPERATORS
 
-_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_UNITS = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 MODE_TEXTS: Mapping[str, str] = {
     "once": "once a call",
@@ -53,6 +53,9 @@ def amount_text(amount: int | Dim, *, short: bool = False) -> str:
 def _number(number: int, short: bool) -> str:
     if not short:
         return f"{number:,}"
+    if number >= 10**18:
+        digits = str(number)
+        return f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"
     for factor, unit in _UNITS:
         if number >= factor:
             return f"{number / factor:.3g}{unit}" if number < 999.5 * factor else f"{number / factor:,.0f}{unit}"

@@ -112,8 +112,11 @@ def make_layered(boxes: int, links: Sequence[Link]) -> Layered:
     trunks: list[list[int]] = []
     cut = _far(layer, links)
 
+    joined: set[tuple[int, int]] = set()
+
     def join(upper: int, lower: int) -> None:
-        if lower not in below[upper]:
+        if (upper, lower) not in joined:
+            joined.add((upper, lower))
             below[upper].append(lower)
             above[lower].append(upper)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,15 @@ from rerank_engine.inspect.labels import (
     headline,
     operator_text,
     printable,
+    shorten,
     value_text,
 )
 from rerank_engine.inspect.rails import ASCII, BOXES, Rails, Row
 
 _LEAST_WIDTH = 40
+
+_MOST_COLUMNS = 160
+"""Of one name or list of attributes; the picture has the whole."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,9 @@ def draw_text(graph: Graph, width: int = 100, *, ascii_only: bool = False) -> st
     totals = _wrap("", [f"{fact}," for fact in facts[:-1]] + facts[-1:], width, indent=2)
     signs = ASCII if ascii_only else BOXES
     modes = {node.mode for node in counted.nodes}
-    legend = _wrap("", [f"{signs[mode]} {text}" for mode, text in MODE_TEXTS.items() if mode in modes], width, indent=2)
+    legend = _wrap("", [f"{signs[mode]} {text}" for mode, text in MODE_TEXTS.items() if mode in modes], width, indent=0)
     body = _body(list(_entries(graph, counted)), width, signs)
-    lines = [*_wrap("", [printable(graph.name)], width, indent=0), *totals, *legend, "", *body]
+    lines = [*_wrap("", [_brief(graph.name)], width, indent=0), *totals, *legend, "", *body]
     text = "".join(line.rstrip() + "\n" for line in lines)
     return text.replace("…", "~").encode("ascii", "replace").decode("ascii") if ascii_only else text
 
@@ -98,7 +103,7 @@ def draw_text(graph: Graph, width: int = 100, *, ascii_only: bool = False) -> st
 def _entries(graph: Graph, counted: Cost) -> Iterator[_Entry]:
     """Inputs right before their first reader, outputs right after their maker."""
     values = graph.values
-    waiting = dict.fromkeys(graph.inputs)
+    waiting, wanted = dict.fromkeys(graph.inputs), Counter(graph.outputs)
     unread = set(graph.inputs) - {name for node in graph.nodes for name in node.inputs}
 
     def inputs(names: Sequence[str]) -> Iterator[_Entry]:
@@ -111,7 +116,7 @@ def _entries(graph: Graph, counted: Cost) -> Iterator[_Entry]:
 
     def outputs(names: Sequence[str]) -> Iterator[_Entry]:
         for name in names:
-            for _ in range(graph.outputs.count(name)):
+            for _ in range(wanted[name]):
                 told = value_text(values[name]) if name in graph.constants else ""
                 yield _Entry("output", (name,), (), f"output {name}", told, ())
 
@@ -146,31 +151,45 @@ def _body(entries: Sequence[_Entry], width: int, signs: dict[str, str]) -> list[
 
 def _words(entry: _Entry, row: Row, heads: int, middles: int, width: int) -> list[str]:
     """What stands beside the rails, in lines."""
-    head = _pad(printable(entry.head), heads) + "  " + _pad(printable(entry.middle), middles)
+    head = _pad(_brief(entry.head), heads) + "  " + _pad(_brief(entry.middle), middles)
     constants = [f"{text}," for text in entry.constants[:-1]] + [f"{text}]" for text in entry.constants[-1:]]
     constants[:1] = [f"[{text}" for text in constants[:1]]
     units = [*entry.details, *(f"(reads {name})" for name in row.unseen), *constants]
-    return _wrap(head, [printable(unit) for unit in units], width, indent=4)
+    return _wrap(head, [_brief(unit) for unit in units], width, indent=4)
+
+
+def _brief(text: str) -> str:
+    return shorten(printable(text), _MOST_COLUMNS)
 
 
 def _wrap(head: str, units: Sequence[str], width: int, *, indent: int) -> list[str]:
     """Put units behind a head, whole ones into each line; only what is wider than a line is cut."""
     lines, current = [], head
     for unit in units:
-        gap = "  " if current else ""
-        if current.strip() and columns(current) + len(gap) + columns(unit) > width:
-            lines.append(current.rstrip())
-            current, gap = " " * indent, ""
-        current += gap + unit
-        while columns(current) > width:
-            end = next(at for at in range(len(current), 0, -1) if columns(current[:at]) <= width)
-            lines.append(current[:end])
-            current = " " * indent + current[end:]
-    while columns(current.rstrip()) > width:
-        end = next(at for at in range(len(current), 0, -1) if columns(current[:at]) <= width)
-        lines.append(current[:end])
-        current = " " * indent + current[end:]
-    return [*lines, current.rstrip()]
+        if current.strip() and columns(current) + 2 + columns(unit) > width:
+            lines.append(current)
+            current = " " * indent + unit
+        else:
+            current += f"  {unit}" if current else unit
+    result: list[str] = []
+    for line in (*lines, current):
+        rest = line.rstrip()
+        while columns(rest) > width:
+            start, rest = _cut(rest, width)
+            result.append(start)
+            rest = " " * indent + rest
+        result.append(rest)
+    return result
+
+
+def _cut(text: str, width: int) -> tuple[str, str]:
+    """As much of a text as fits, and the rest."""
+    used = 0
+    for at, letter in enumerate(text):
+        used += columns(letter)
+        if used > width:
+            return text[:at], text[at:]
+    return text, ""
 
 
 def _pad(text: str, width: int) -> str:

@@ -131,7 +131,7 @@ class Attention(Model):
         return {"item": random.integers(0, VOCABULARY, count, dtype=np.int32), "history": history}
 
 
-class Sequence_(Model):
+class Recurrent(Model):
     """GRU4Rec-like: a recurrent layer reads the history, its state meets each candidate."""
 
     def __init__(self, cell: str, unroll: bool) -> None:
@@ -575,9 +575,9 @@ def make_tflite(folder: Path) -> None:
     made = {
         "wide_deep": (lite(build(WideDeep(), 1)), WideDeep.draw),
         "attention": (lite(build(Attention(), 2)), Attention.draw),
-        "gru_unrolled": (lite(build(Sequence_("GRU", True), 3)), Attention.draw),
-        "gru_loop": (lite(build(Sequence_("GRU", False), 3)), Attention.draw),
-        "lstm_loop": (lite(build(Sequence_("LSTM", False), 3)), Attention.draw),
+        "gru_unrolled": (lite(build(Recurrent("GRU", True), 3)), Attention.draw),
+        "gru_loop": (lite(build(Recurrent("GRU", False), 3)), Attention.draw),
+        "lstm_loop": (lite(build(Recurrent("LSTM", False), 3)), Attention.draw),
         "transformer": (lite(build(Transformer(), 5)), Transformer.draw),
         "lstm_fused": (
             tf.lite.TFLiteConverter.from_concrete_functions([fused.__call__.get_concrete_function()], fused).convert(),
@@ -596,7 +596,7 @@ def make_saved_models(folder: Path) -> None:
     made = {
         "wide_deep": build(WideDeep(), 1),
         "attention": build(Attention(), 2),
-        "gru_loop": build(Sequence_("GRU", False), 3),
+        "gru_loop": build(Recurrent("GRU", False), 3),
     }
     options = tf.saved_model.SaveOptions(save_debug_info=False)
     for name, model in made.items():

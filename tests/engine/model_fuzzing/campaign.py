@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from .outcome import CRASH, FAILURES, HANG, Outcome, Subject, run_case
+from .outcome import CRASH, FAILURES, HANG, Outcome
 
 Report = Callable[[int, str, Outcome], None]
 """Called for each case with its number, the way of damage, and the outcome."""
@@ -50,11 +50,11 @@ class Tally:
         return sum(self.outcomes.values())
 
 
-def work(subjects: Sequence[Subject], seed: int, cases: Iterable[int], compiled_share: float, out: IO[str]) -> None:
-    """Run cases in this process, and write a line before and after each."""
+def work(run: Callable[[int], tuple[str, Outcome]], cases: Iterable[int], out: IO[str]) -> None:
+    """Run cases in this process, and write a line before and after each; ``run`` gives way of damage and outcome."""
     for index in cases:
         print(json.dumps({"begin": index}), file=out, flush=True)
-        way, _, outcome = run_case(subjects[index % len(subjects)], seed, index, compiled_share)
+        way, outcome = run(index)
         end = {"end": index, "way": way, "kind": outcome.kind, "detail": outcome.detail[:600]}
         print(json.dumps(end), file=out, flush=True)
 

@@ -140,7 +140,7 @@ def _examined(subject: Subject, data: bytes, compiled: bool) -> Outcome:
         return Outcome(UNSOUND, "written, read and written again, it has other bytes")
     try:
         check_nodes(graph)
-        if _value_bytes(graph) > MAX_RUN_BYTES:
+        if value_bytes(graph) > MAX_RUN_BYTES:
             return Outcome(NOT_RUN)
         inputs = feeds(graph)
         outputs = evaluate(graph, inputs)
@@ -148,11 +148,17 @@ def _examined(subject: Subject, data: bytes, compiled: bool) -> Outcome:
         return Outcome(UNNOTICED if same else REFUSED_LATER, str(error))
     if same:
         return Outcome(SAME) if _equal(outputs, subject.outputs) else Outcome(UNNOTICED, "another output")
-    return _compared(graph, inputs, outputs) if compiled else Outcome(DIFFERENT)
+    return compared(graph, inputs, outputs) if compiled else Outcome(DIFFERENT)
 
 
-def _value_bytes(graph: Graph) -> int:
-    """Bytes of all values when each named dimension has the size that :func:`feeds` gives it."""
+def value_bytes(graph: Graph) -> int:
+    """Bytes of all values when each named dimension has the size that :func:`feeds` gives it.
+
+    Raises
+    ------
+    GraphError
+        A value would have a negative size then.
+    """
     names = {name for value in graph.values.values() for name in names_of(value.shape)}
     sizes = {name: min(3, graph.maxima.get(name, 3)) for name in names}
     total = 0
@@ -171,7 +177,8 @@ def _equal(left: Outputs, right: Outputs) -> bool:
     )
 
 
-def _compared(graph: Graph, inputs: Outputs, expected: Outputs) -> Outcome:
+def compared(graph: Graph, inputs: Outputs, expected: Outputs) -> Outcome:
+    """Run a model as machine code and compare with what NumPy gave."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             engine = load(Model(graph), cache_dir=directory)
