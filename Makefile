@@ -9,6 +9,7 @@ endif
 READY_DEMO := $(VENV)/.ready-demo
 READY_DEV := $(VENV)/.ready-dev
 TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu tf2onnx
 
 .PHONY: help demo test check lint types imports bench bundles docs clean
 
@@ -23,9 +24,9 @@ $(READY_DEMO): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[simulator]'
 	@touch $@
 
-# PyTorch first and pinned: an unpinned install brings gigabytes of GPU libraries.
+# PyTorch first and pinned, TensorFlow without GPU parts: otherwise they bring gigabytes of GPU libraries.
 $(READY_DEV): pyproject.toml | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet '$(TORCH)' $(TENSORFLOW)
 	$(BIN)/python -m pip install --quiet --editable '.[convert,train,simulator,dev]'
 	@touch $@ $(READY_DEMO)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rerank_sdk.cli.describe import describe_model, describe_passes
-from rerank_sdk.cli.options import JsonFlag, named_arrays, named_integers
+from rerank_sdk.cli.options import JsonFlag, named_arrays, named_integers, named_texts
 from rerank_sdk.cli.output import print_json, say, size_text
 from rerank_sdk.cli.show_model import show_model, show_passes
 from rerank_sdk.cli.sources import prepare_output
@@ -57,6 +57,20 @@ def convert(
         Path | None, typer.Option(exists=True, dir_okay=False, help="The .caffemodel of a Caffe .prototxt.")
     ] = None,
     output: Annotated[str | None, typer.Option(help="For trees: prediction, or raw for the sum of the leaves.")] = None,
+    signature: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which signature of a SavedModel or TFLite file.")
+    ] = None,
+    dimension: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT=NAME",
+            help="SavedModel, TFLite: name of a first dimension that does not count candidates; may be repeated.",
+        ),
+    ] = None,
+    shared: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUT", help="PyTorch: an input without rows of candidates; may be repeated."),
+    ] = None,
     expose_head: Annotated[
         bool, typer.Option("--expose-head", help="Add the output that learning for each user needs.")
     ] = False,
@@ -76,6 +90,9 @@ def convert(
         maxima=named_integers(maximum, "--maximum"),
         weights=weights,
         output=output,
+        signature=signature,
+        dimensions=named_texts(dimension, "--dimension") or None,
+        shared=shared or None,
         expose_head=expose_head,
         skip_passes=skip_pass or (),
     )

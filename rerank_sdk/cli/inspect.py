@@ -13,7 +13,6 @@ from rerank_sdk.cli.describe import (
     describe_bundle,
     describe_image,
     describe_model,
-    describe_passes,
     describe_store,
     kind_of,
 )
@@ -28,7 +27,8 @@ from rerank_sdk.cli.draw_model import (
 )
 from rerank_sdk.cli.options import JsonFlag
 from rerank_sdk.cli.output import console, make_table, print_json, say, show_facts, show_table, size_text
-from rerank_sdk.cli.show_model import show_model, show_passes, show_plan
+from rerank_sdk.cli.pass_changes import describe_changes, show_changes
+from rerank_sdk.cli.show_model import show_model, show_plan
 from rerank_sdk.cli.sources import prepare_output
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def inspect(
         found |= described
         found["cost"] = describe_cost(model.graph)
         if passes:
-            found["passes"] = describe_passes(model.reports)
+            found["passes"] = describe_changes(model.reports)
         if plan:
             from rerank_engine import load
 
@@ -141,7 +141,7 @@ def _show(found: Mapping[str, Any]) -> None:
         show_model(found["model"])
         show_cost(found["cost"])
     if "passes" in found:
-        show_passes(found["passes"])
+        show_changes(found["passes"])
     if "plan" in found:
         show_plan(found["plan"])
 

@@ -68,6 +68,15 @@ def named_integers(texts: Sequence[str] | None, option: str) -> dict[str, int]:
     return numbers
 
 
+def named_texts(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Read ``NAME=TEXT`` options.
+
+    >>> named_texts(["history=T"], "--dimension")
+    {'history': 'T'}
+    """
+    return dict(_pairs(texts, option))
+
+
 def named_arrays(texts: Sequence[str] | None, option: str) -> dict[str, NDArray[Any]]:
     """Read ``NAME=JSON`` options: a number, a truth value, or (nested) lists of them; whole numbers become int64.
 

@@ -1,4 +1,7 @@
-"""The documentation says what the code does: examples run, tables equal the code, links lead somewhere."""
+"""The documentation says what the code does: examples run, tables equal the code, links lead somewhere.
+
+The tables of the engine's operators and sources are in ``test_docs_engine.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pkgutil
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,10 +25,8 @@ from pydantic import BaseModel
 import rerank_features.spec as spec_module
 import rerank_sdk
 from rerank_engine import convert, errors, load
-from rerank_engine.importers.onnx import NEWEST_OPSET, OLDEST_OPSET
-from rerank_engine.importers.onnx_handlers import HANDLERS
-from rerank_engine.ops import OPERATORS
 from rerank_engine.passes import PASSES
+from rerank_engine.verify import verify
 from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.events import KINDS
 from rerank_models.train import TrainOptions
@@ -40,11 +41,15 @@ ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 PACKAGES = ("rerank_engine", "rerank_features", "rerank_sdk", "rerank_models", "rerank_simulator")
+Table = Callable[[str, str], list[list[str]]]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(?P<text>.+?) *$", re.MULTILINE)
+
+FRAMEWORKS = ("torch", "sklearn", "lightgbm", "xgboost")
+"""Frameworks that ``sources.md`` shows; each takes seconds to import, so its example runs in a test of its own."""
 
 NO_EXAMPLE_NEEDED = {
     "Ranking": "data only: what Reranker.rerank gives back",
@@ -82,33 +87,28 @@ def prose(text: str) -> str:
     return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
 
 
-def table(page: str, heading: str) -> list[list[str]]:
-    """The first table of a section, without its head: rows of cells as plain text."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    parts = re.split(rf"^#+ +{re.escape(heading)} *$", text, flags=re.MULTILINE)
-    assert len(parts) == 2, f"{page} has {len(parts) - 1} sections called {heading!r}"
-    section = re.split(r"^#+ ", FENCE.sub("", parts[1]), maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.search(r"(?:^\|.*\n)+", section + "\n", flags=re.MULTILINE)
-    assert found, f"{page}: section {heading!r} has no table"
-    return [_cells(line) for line in found[0].splitlines()[2:]]
-
-
-def _cells(line: str) -> list[str]:
-    cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-    return [cell.strip().replace("\\|", "|").replace("`", "") for cell in cells]
-
-
 # --- examples ----------------------------------------------------------------------------------------------
 
 
-def run_blocks(path: Path) -> tuple[int, str]:
-    """Run every Python block of a page in one namespace; the number of blocks, and what failed."""
+def framework_of(body: str) -> str | None:
+    """The framework that a block imports."""
+    found = re.search(rf"^(?:>>> )?(?:import|from) ({'|'.join(FRAMEWORKS)})\b", body, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
+def run_blocks(path: Path, framework: str | None = None) -> tuple[int, str]:
+    """Run every Python block of a page in one namespace; the number of blocks, and what failed.
+
+    Blocks that import a framework of models are left out, and run alone when that framework is asked for.
+    """
     text = path.read_text(encoding="utf-8")
     runner = doctest.DocTestRunner(verbose=False, optionflags=OPTIONS)
     space: dict[str, Any] = {"__name__": "__main__"}
     failures: list[str] = []
     count = 0
     for line, body in blocks(text, "python"):
+        if framework_of(body) != framework:
+            continue
         count += 1
         if ">>> " in body:
             test = doctest.DocTestParser().get_doctest(body, {}, path.name, str(path), line)
@@ -134,9 +134,18 @@ def test_no_example_escapes_the_tests(path: Path) -> None:
     assert languages <= {"python", "toml", "bash", "text", "json"}
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_example_with_a_framework_runs(framework: str) -> None:
+    count, failures = run_blocks(DOCS / "sources.md", framework)
+    assert not failures, failures
+    assert count == 1
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_examples_need_neither_network_nor_torch_nor_skips(path: Path) -> None:
-    code = "\n".join(body for _, body in blocks(path.read_text(encoding="utf-8"), "python"))
+    found = [body for _, body in blocks(path.read_text(encoding="utf-8"), "python")]
+    assert path.name == "sources.md" or not any(map(framework_of, found))
+    code = "\n".join(body for body in found if framework_of(body) is None)
     for forbidden in ("+SKIP", "import torch", "rerank_models.train", "rerank_models.zoo", "load_movielens(", "http"):
         assert forbidden not in code
 
@@ -260,6 +269,7 @@ OPTION_TABLES: list[tuple[str, str, Any]] = [
     ("features.md", "Ids of a sequence", spec_module.SequenceId),
     ("engine.md", "Options of convert", convert),
     ("engine.md", "Options of load", load),
+    ("verify.md", "Options of verify", verify),
     ("models.md", "Training options", TrainOptions),
     ("reranking.md", "Options", Reranker.open),
     ("replay.md", "Server options", ServerConfig),
@@ -267,7 +277,7 @@ OPTION_TABLES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("page", "heading", "source"), OPTION_TABLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_option_table_equals_the_code(page: str, heading: str, source: Any) -> None:
+def test_option_table_equals_the_code(table: Table, page: str, heading: str, source: Any) -> None:
     rows = table(page, heading)
     assert {row[0]: row[1] for row in rows} == options_of(source)
     assert len(rows) == len(options_of(source))
@@ -282,30 +292,10 @@ FIELD_TABLES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("page", "heading", "source"), FIELD_TABLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_field_table_equals_the_code(page: str, heading: str, source: Any) -> None:
+def test_field_table_equals_the_code(table: Table, page: str, heading: str, source: Any) -> None:
     wanted = [field.name for field in fields(source) if not field.name.startswith("_")]
     wanted += ["reasons"] if source is Ranking else []
     assert sorted(row[0] for row in table(page, heading)) == sorted(wanted)
-
-
-def test_operator_table_equals_the_registry() -> None:
-    wanted = []
-    for operator in OPERATORS.values():
-        attributes = ", ".join(
-            name if default is None else f"{name} = {default!r}" for name, default in operator.attributes.items()
-        )
-        wanted.append([operator.name, operator.summary.replace("`", ""), attributes or "–"])
-    assert sorted(table("engine.md", "Operators of the graph")) == sorted(wanted)
-
-
-def test_onnx_table_equals_the_handlers() -> None:
-    rows = table("engine.md", "ONNX operators")
-    assert [row[0] for row in rows] == sorted(HANDLERS)
-    assert all(row[1] for row in rows)
-
-
-def test_onnx_opsets_are_stated() -> None:
-    assert f"opsets {OLDEST_OPSET} to {NEWEST_OPSET}" in (DOCS / "engine.md").read_text(encoding="utf-8")
 
 
 def dense_features() -> dict[str, type[BaseModel]]:
@@ -313,7 +303,7 @@ def dense_features() -> dict[str, type[BaseModel]]:
     return {model.model_fields["kind"].default: model for model in get_args(spec_module.DenseFeature)}
 
 
-def test_feature_kinds_equal_the_union() -> None:
+def test_feature_kinds_equal_the_union(table: Table) -> None:
     assert [row[0] for row in table("features.md", "Feature kinds")] == list(dense_features())
 
 
@@ -324,12 +314,12 @@ def common_options() -> dict[str, str]:
     return {name: default for name, default in first.items() if all(name in one for one in every)}
 
 
-def test_common_options_of_features_are_complete() -> None:
+def test_common_options_of_features_are_complete(table: Table) -> None:
     assert {row[0]: row[1] for row in table("features.md", "Options of every kind")} == common_options()
 
 
 @pytest.mark.parametrize("kind", dense_features())
-def test_options_of_a_feature_kind_are_complete(kind: str) -> None:
+def test_options_of_a_feature_kind_are_complete(table: Table, kind: str) -> None:
     own = {name: text for name, text in options_of(dense_features()[kind]).items() if name not in common_options()}
     if not own:
         assert (
@@ -344,17 +334,17 @@ def test_options_of_a_feature_kind_are_complete(kind: str) -> None:
     [
         ("events.md", "Kinds", KINDS),
         ("features.md", "Transforms", get_args(spec_module.Transform)),
-        ("engine.md", "Passes", tuple(PASSES)),
+        ("passes.md", "Passes", tuple(PASSES)),
         ("models.md", "The models", tuple(ZOO)),
         ("replay.md", "Metrics", tuple(METRICS)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_name_table_equals_the_code(page: str, heading: str, wanted: tuple[str, ...]) -> None:
+def test_name_table_equals_the_code(table: Table, page: str, heading: str, wanted: tuple[str, ...]) -> None:
     assert [row[0] for row in table(page, heading)] == list(wanted)
 
 
-def test_extras_equal_the_distribution() -> None:
+def test_extras_equal_the_distribution(table: Table) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(project["optional-dependencies"])
     assert {row[0] for row in table("install.md", "Extras")} == extras
@@ -364,14 +354,14 @@ def test_extras_equal_the_distribution() -> None:
     assert project["requires-python"].removeprefix(">=") in (DOCS / "install.md").read_text(encoding="utf-8")
 
 
-def test_numbers_of_personalisation_equal_the_code() -> None:
+def test_numbers_of_personalisation_equal_the_code(table: Table) -> None:
     rows = table("personalisation.md", "When it is kept")
     assert [row[0] for row in rows] == ["MIN_PAIRS", "HELD_OUT", "MIN_HELD_OUT_MOMENTS"]
     for name, value, _ in rows:
         assert value == repr(getattr(trainer, name))
 
 
-def test_errors_are_all_listed() -> None:
+def test_errors_are_all_listed(table: Table) -> None:
     raised = [
         name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, errors.RerankError)
     ]

@@ -29,6 +29,9 @@ def convert(
     example_inputs: Any = None,
     weights: str | Path | None = None,
     output: str | None = None,
+    signature: str | None = None,
+    dimensions: Mapping[str, str] | None = None,
+    shared: Collection[str] | None = None,
     expose_head: bool = False,
     skip_passes: Collection[str] = (),
 ) -> Model:
@@ -56,6 +59,13 @@ def convert(
         For a Caffe ``.prototxt``: its ``.caffemodel``.
     output
         For LightGBM and XGBoost: ``"prediction"`` (default), or ``"raw"`` for the sum of the leaves.
+    signature
+        For a SavedModel or TFLite file with several signatures: which one.
+    dimensions
+        For a SavedModel or TFLite file: names of first dimensions that do not count candidates, by input,
+        ``{"history": "T"}``.
+    shared
+        For a PyTorch module: names of inputs whose first dimension does not count candidates.
     expose_head
         Add the output ``head_input``, (N, H) float32: what the last layer reads. Per-user learning needs it.
     skip_passes
@@ -81,19 +91,23 @@ def convert(
     >>> model.save("din.rrm")  # doctest: +SKIP
     """
     from rerank_engine.importers.kinds import SourceOptions, read_source
+    from rerank_engine.importers.limits import check_sizes, check_storable, is_quick_to_run
     from rerank_engine.model import Model
     from rerank_engine.passes.expose_head import expose_last_layer
     from rerank_engine.sample import make_sample
 
-    options = SourceOptions(candidates, constants, example_inputs, weights, output)
+    options = SourceOptions(candidates, constants, example_inputs, weights, output, signature, dimensions, shared)
     graph = read_source(source, options)
     graph.verify()
+    check_sizes(graph)
     graph = _declare(graph, unknown_rows or {}, maxima or {})
     if expose_head:
         graph = expose_last_layer(graph)
         graph.verify()
     graph, reports = run_passes(graph, skip_passes)
-    return Model(replace(graph, sample=make_sample(graph)), tuple(reports))
+    check_storable(graph)
+    sample = make_sample(graph) if is_quick_to_run(graph) else None
+    return Model(replace(graph, sample=sample), tuple(reports))
 
 
 def _declare(graph: Graph, unknown_rows: Mapping[str, int], maxima: Mapping[str, int]) -> Graph:

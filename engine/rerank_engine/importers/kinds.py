@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,12 @@ class SourceOptions:
         For a Caffe network: the ``.caffemodel`` beside the ``.prototxt``.
     output
         For trees: "prediction", or "raw" for the sum of leaves before the objective's transformation.
+    signature
+        For TensorFlow and TFLite: which of several signatures.
+    dimensions
+        For TensorFlow and TFLite: names of first dimensions that do not count candidates, by input.
+    shared
+        For PyTorch: inputs whose first dimension does not count candidates.
     """
 
     candidates: str | None = None
@@ -36,6 +42,9 @@ class SourceOptions:
     example_inputs: Any = None
     weights: str | Path | None = None
     output: str | None = None
+    signature: str | None = None
+    dimensions: Mapping[str, str] | None = None
+    shared: Collection[str] | None = None
 
     def given(self) -> set[str]:
         """Names of the options that the caller set."""
@@ -166,24 +175,29 @@ def _is_torch(source: Any) -> bool:
 
 
 def _read_torch(source: Any, options: SourceOptions) -> Graph:
-    from rerank_engine.importers.torch_source import load_factory, torch_to_onnx
+    from rerank_engine.importers.torch_factory import load_factory
+    from rerank_engine.importers.torch_source import torch_to_onnx
 
     example_inputs = options.example_inputs
     if isinstance(source, str | Path):
         source, from_factory = load_factory(str(source))
         example_inputs = from_factory if example_inputs is None else example_inputs
-    return _through_onnx(torch_to_onnx(source, example_inputs), options)
+    model = torch_to_onnx(source, example_inputs, shared=tuple(options.shared or ()))
+    return _through_onnx(model, options)
 
 
 def _is_saved_model(source: Any) -> bool:
+    from rerank_engine.importers.tensorflow_source import is_saved_model
+
     path = _path(source)
-    return path is not None and path.is_dir() and (path / "saved_model.pb").exists()
+    return path is not None and is_saved_model(path)
 
 
 def _read_saved_model(source: Any, options: SourceOptions) -> Graph:
     from rerank_engine.importers.tensorflow_source import saved_model_to_onnx
 
-    return _through_onnx(saved_model_to_onnx(source), options)
+    model = saved_model_to_onnx(source, signature=options.signature, dimensions=options.dimensions)
+    return _through_onnx(model, options)
 
 
 def _is_tflite(source: Any) -> bool:
@@ -197,7 +211,8 @@ def _is_tflite(source: Any) -> bool:
 def _read_tflite(source: Any, options: SourceOptions) -> Graph:
     from rerank_engine.importers.tflite import tflite_to_onnx
 
-    return _through_onnx(tflite_to_onnx(source), options)
+    model = tflite_to_onnx(source, signature=options.signature, dimensions=options.dimensions)
+    return _through_onnx(model, options)
 
 
 def _read_caffe(source: Any, options: SourceOptions) -> Graph:
@@ -274,9 +289,9 @@ KINDS: tuple[SourceKind, ...] = (
         lambda source: _path(source) is None and _comes_from(source, "sklearn"),
         _read_sklearn,
     ),
-    SourceKind("PyTorch", _ONNX_OPTIONS | {"example_inputs"}, _is_torch, _read_torch),
-    SourceKind("TensorFlow SavedModel", _ONNX_OPTIONS, _is_saved_model, _read_saved_model),
-    SourceKind("TFLite", _ONNX_OPTIONS, _is_tflite, _read_tflite),
+    SourceKind("PyTorch", _ONNX_OPTIONS | {"example_inputs", "shared"}, _is_torch, _read_torch),
+    SourceKind("TensorFlow SavedModel", _ONNX_OPTIONS | {"signature", "dimensions"}, _is_saved_model, _read_saved_model),
+    SourceKind("TFLite", _ONNX_OPTIONS | {"signature", "dimensions"}, _is_tflite, _read_tflite),
     SourceKind(
         "Caffe",
         _ONNX_OPTIONS | {"weights"},

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 OLDEST_OPSET = 7
 
-_MOST_COMPUTED = 4096
-"""Numbers that are computed while importing; larger constants are left to the passes."""
+_MOST_COMPUTED, _MOST_FLOATS = 4096, 16
+"""Numbers that are computed while importing; larger constants, weights above all, are left to the passes."""
 
 ONNX_DTYPES = {
     1: "float32",
@@ -402,8 +402,7 @@ class OnnxBuilder:
     ) -> list[str]:
         """Append a node with several results; an empty ONNX name, or None, makes an intermediate.
 
-        What is made of constant integers or truth values alone is computed at once: exporters write sizes, axes and
-        conditions so.
+        What is made of small constants alone is computed at once: exporters write sizes, axes and conditions so.
         """
         onnx_node = self._node
         base = f"{next(iter(onnx_node.output), '') if onnx_node else 'value'}/{op.lower()}"
@@ -432,15 +431,16 @@ class OnnxBuilder:
         return names
 
     def _compute(self, node: Node, values: Sequence[Value]) -> list[NDArray[Any]] | None:
-        """Results of a node over constant integers or truth values; None when they are not known or not small."""
+        """Results of a node over small constants; None when they are not known or not small."""
         constants = self.graph.constants
         shapes = [tuple(dim for dim in value.shape if isinstance(dim, int)) for value in values]
+        most = _MOST_FLOATS if any(DTYPES[value.dtype].kind == "f" for value in values) else _MOST_COMPUTED
         if (
             not node.inputs
             or any(name not in constants for name in node.inputs)
-            or any(DTYPES[value.dtype].kind == "f" for value in values)
             or any(len(shape) != len(value.shape) for shape, value in zip(shapes, values, strict=True))
-            or sum(math.prod(shape) for shape in shapes) > _MOST_COMPUTED
+            or sum(math.prod(shape) for shape in shapes) > most
+            or sum(constants[name].size for name in node.inputs) > _MOST_COMPUTED
         ):
             return None
         results = evaluate_node(node, [constants[name] for name in node.inputs], shapes)

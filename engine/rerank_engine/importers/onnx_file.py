@@ -45,6 +45,8 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     """
     import onnx
     from google.protobuf.message import DecodeError
+    from onnx.external_data_helper import load_external_data_for_model
+    from onnx.inliner import inline_local_functions
 
     if not isinstance(source, str | Path | onnx.ModelProto):
         raise ConversionError(f"expected a path or an onnx.ModelProto, got {type(source).__name__}")
@@ -55,11 +57,11 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         _check_depth(model.graph.node, _DEEPEST, label)
         _check_places(model, path, label)
         if path is not None:
-            onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+            load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
         if model.functions:
             _check_calls(model, label)
-            model = onnx.inliner.inline_local_functions(model)
+            model = inline_local_functions(model)
     except (DecodeError, OSError, RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         raise ConversionError(f"{label}: {error}") from error
     return model

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rerank_engine.importers.onnx import OnnxBuilder
 
-_FAR = 2**31 - 1
-"""Exporters write this, or more, for the end of an axis."""
+_FAR = 10**9
+"""Exporters write this (tf2onnx), or more, for the end of an axis; no list is that long."""
 
 
 def given(node: onnx.NodeProto, index: int) -> str:

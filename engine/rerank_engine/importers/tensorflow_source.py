@@ -34,7 +34,6 @@ PYTHON_VARIABLE = "RERANK_TENSORFLOW_PYTHON"
 """Environment variable with the interpreter that has TensorFlow."""
 
 _CHECKED_LENGTHS = (1, 2, 7, 33)
-_TF2ONNX_END = 10**9
 _MARKS = ("saved_model.pb", "saved_model.pbtxt")
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -125,7 +124,6 @@ def saved_model_to_onnx(
         with np.load(Path(place) / "samples.npz") as archive:
             recorded = dict(archive)
     _name_dimensions(model, candidates, named)
-    _open_slices(model.graph)
     samples = [_sample(recorded, count) for count in _CHECKED_LENGTHS]
     missing = set(samples[0].expected) - {output.name for output in model.graph.output}
     if missing:
@@ -195,22 +193,6 @@ def _name_dimensions(model: onnx.ModelProto, candidates: str, dimensions: Mappin
                 dim.dim_param = first if axis == 0 else f"{entry.name}_{axis}"
     # Shapes between operators hold the made-up names; they are only notes.
     model.graph.ClearField("value_info")
-
-
-def _open_slices(graph: onnx.GraphProto) -> None:
-    """Let slices to the end of an axis say so: tf2onnx writes an end of 10**9, which is a size like any other."""
-    from onnx import numpy_helper
-
-    ends = {node.input[2] for node in graph.node if node.op_type == "Slice"}
-    for tensor in graph.initializer:
-        if tensor.name in ends:
-            array = numpy_helper.to_array(tensor)
-            opened = np.where(array == _TF2ONNX_END, np.iinfo(array.dtype).max, array)
-            tensor.CopyFrom(numpy_helper.from_array(opened.astype(array.dtype), tensor.name))
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _open_slices(attribute.g)
 
 
 def _sample(recorded: Mapping[str, Any], count: int) -> Sample:

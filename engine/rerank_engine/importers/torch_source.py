@@ -136,7 +136,7 @@ def import_torch() -> Any:
         import onnxscript  # noqa: F401  (the exporter needs it and says so less clearly)
         import torch
     except ImportError as error:
-        raise MissingExtraError("exporting PyTorch modules", "train") from error
+        raise MissingExtraError("exporting PyTorch modules", "torch") from error
     return torch
 
 

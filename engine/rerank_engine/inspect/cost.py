@@ -19,7 +19,7 @@ from rerank_engine.dimensions import Dim, divide_exactly, product, resolve
 from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Node, Value, is_per_candidate
 from rerank_engine.inspect.flops import count_flops
 from rerank_engine.ops import check_nodes, lookup
-from rerank_engine.plan.steps import Mode, find_varying
+from rerank_engine.plan.steps import Mode, find_varying, node_mode
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def cost(graph: Graph) -> Cost:
 
 
 def node_modes(graph: Graph) -> list[Mode]:
-    """When each node runs, by its index: as the plan says, without the grouping into steps, which takes longer.
+    """When each node runs, by its index, as the plan says.
 
     A Reshape, which no step computes, counts for the mode of what it renames where its rows allow that.
     """
@@ -185,25 +185,14 @@ def node_modes(graph: Graph) -> list[Mode]:
     known: dict[str, Mode] = {}
     modes: list[Mode] = []
     for node in graph.nodes:
-        mode: Mode = "once"
-        if not varying.isdisjoint(node.outputs):
-            mode = "block" if _has_own_rows(graph, node, known) else "whole"
+        mode = node_mode(graph, node, varying)
+        if node.op == "Reshape" and mode != "once":
+            values = [graph.values[name] for name in (node.inputs[0], node.outputs[0])]
+            rows = all(is_per_candidate(value.shape) for value in values)
+            mode = "block" if rows and known.get(node.inputs[0]) != "whole" else "whole"
         modes.append(mode)
         known.update(dict.fromkeys(node.outputs, mode))
     return modes
-
-
-def _has_own_rows(graph: Graph, node: Node, known: Mapping[str, Mode]) -> bool:
-    """Whether each row of the results depends on the same candidate only."""
-    inputs, outputs = ([graph.values[name] for name in names] for names in (node.inputs, node.outputs))
-    if not all(is_per_candidate(value.shape) for value in outputs):
-        return False
-    if node.op == "Reshape":
-        return is_per_candidate(inputs[0].shape) and known.get(node.inputs[0]) != "whole"
-    operator = lookup(node)
-    if operator.pointwise is not None:
-        return True
-    return operator.per_row is not None and operator.per_row(node, inputs, outputs)
 
 
 def byte_size(value: Value) -> int | Dim:

@@ -6,7 +6,7 @@ transposed), so that no sum runs across the lanes of a vector, and a row's numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,17 +15,16 @@ from llvmlite import ir
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index
 from rerank_engine.kernels import math
 from rerank_engine.kernels.accumulate import Accumulator, accumulate_row
+from rerank_engine.kernels.gemm import choose_tile
 from rerank_engine.kernels.lines import each_vector
 from rerank_engine.kernels.math.formats import is_unordered
 from rerank_engine.kernels.views import View, load_elements
 
-ROWS = 6
-"""Query rows of a tile. With the columns of a tile they fill the registers of AVX2, AVX-512 and NEON."""
+ROWS = 12
+"""Most query rows of a tile."""
 
 SLACK = 16
 """Elements behind every row of scores, for vectors that reach past its end; no target has more lanes."""
-
-_HEIGHTS = (ROWS, 4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,10 @@ def attend(
     queries, keys, values = (view.broadcast(rank) for view in (queries, keys, values))
     rows, columns, depth, length = target.sizes[-2], target.sizes[-1], queries.sizes[-1], keys.sizes[-1]
     lanes = max(1, e.lanes * 4 // element_bytes)
-    vectors = 4 if registers >= 32 else 2
+    widest = choose_tile(_widest(length, columns), lanes, registers)
+    vectors, most = widest.vectors, min(ROWS, widest.rows)
     extras = [view.broadcast(rank) for view in (mask, condition) if view is not None]
-    row_function = _row_function(module, e, scoring, extras, length, dtype)
+    weigh = _rows_function(module, e, scoring, extras, length, dtype)
     pitch = e.add(length, SLACK)
 
     def one(batch: list[ir.Value]) -> None:
@@ -104,10 +104,9 @@ def attend(
         beside = [view.at(start) for view in extras]
 
         def product(tile: _Tile, left: _Rows, right: _Rows, to: _Rows, inner: Index) -> None:
-            arguments = [e.value(inner)]
-            for rows in (to, right, left):
-                arguments = [rows.address, e.value(e.mul(rows.step, element_bytes)), *arguments]
-            e.b.call(_tile_function(module, e, tile, dtype), arguments)
+            sizes = [*(e.mul(rows.step, element_bytes) for rows in (left, right, to)), inner]
+            arguments = [*(rows.address for rows in (left, right, to)), *map(e.value, sizes)]
+            e.b.call(_tile_function(module, e, tile, dtype, sizes), arguments)
 
         def tile(row: ir.Value, _: list[ir.Value], height: int) -> None:
             query = _Rows(e.at(here, e.mul(e.mul(row, queries.strides[-2]), element_bytes)), queries.strides[-2])
@@ -128,24 +127,25 @@ def attend(
 
             _each_part(e, length, _Tile(height, vectors, lanes), score, may_overrun=True)
 
-            def normalize(line: ir.Value) -> None:
-                own = e.at(scores.address, e.mul(e.mul(line, pitch), element_bytes))
-                places = [
-                    e.at(address, e.mul(e.mul(e.add(row, line), view.strides[-2]), ELEMENT_BYTES[view.dtype]))
-                    for address, view in zip(beside, extras, strict=True)
-                ]
-                e.b.call(row_function, [own, e.value(length), *places])
-
-            e.each(height, normalize)
+            arguments = [scores.address, e.value(height), e.value(length)]
+            for address, view in zip(beside, extras, strict=True):
+                step = e.mul(view.strides[-2], ELEMENT_BYTES[view.dtype])
+                arguments += [e.at(address, e.mul(row, step)), e.value(step)]
+            e.b.call(weigh, arguments)
             _each_part(e, columns, _Tile(height, vectors, lanes), gather, may_overrun=False)
 
         done: Index = 0
-        for height in _HEIGHTS:
+        for height in (most, *(less for less in (8, 4, 2, 1) if less < most)):
             if isinstance(rows, int) and rows < height:
                 continue
             done, _ = e.loop(done, rows, height, partial(tile, height=height))
 
     e.nest(target.sizes[:-2], one)
+
+
+def _widest(length: Index, columns: Index) -> int:
+    """Columns of the wider of the two products; many where it is not known."""
+    return max(size if isinstance(size, int) else SLACK * 4 for size in (length, columns))
 
 
 @dataclass(frozen=True)
@@ -189,24 +189,31 @@ def _each_part(
     e.loop(done, columns, 1, lambda column, _: run(column, _Tile(rows, 1, 1)))
 
 
-def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str) -> ir.Function:
-    """A product of one tile: addresses and row lengths in bytes of left, right and target, and the depth."""
-    name = f"attention_{dtype}_{tile.rows}x{tile.vectors}x{tile.lanes}_c{tile.columns}"
+def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str, sizes: Sequence[Index]) -> ir.Function:
+    """A product of one tile.
+
+    Its arguments are the addresses of left, right and target, then ``sizes``: the bytes from row to row of each, and
+    the depth. Sizes that are known are built in.
+    """
+    built_in = "_".join(str(entry) if isinstance(entry, int) else "n" for entry in sizes)
+    name = f"attention_{dtype}_{tile.rows}x{tile.vectors}x{tile.lanes}_c{tile.columns}_{built_in}"
     existing = module.globals.get(name)
     if existing is not None:
         return existing
-    kind = ir.FunctionType(ir.VoidType(), [POINTER, I64, POINTER, I64, POINTER, I64, I64])
-    function = ir.Function(module, kind, name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * 3 + [I64] * 4), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), outer.lanes)
-    left, left_row, right, right_row, target, target_row, depth = function.args
+    left, right, target, *given = function.args
+    left_row, right_row, target_row, depth = (
+        known if isinstance(known, int) else argument for known, argument in zip(sizes, given, strict=True)
+    )
     element, size, lanes = ELEMENT_TYPES[dtype], ELEMENT_BYTES[dtype], tile.lanes
     lines = [e.at(left, e.mul(left_row, line)) for line in range(tile.rows)]
     first = [e.splat_constant(element, lanes, 0.0)] * (tile.rows * tile.vectors)
 
     def step(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        row = e.at(right, e.b.mul(index, right_row))
+        row = e.at(right, e.mul(index, right_row))
         panel = [e.load(e.at(row, column * lanes * size), element, lanes) for column in range(tile.vectors)]
         result = []
         for line in range(tile.rows):
@@ -225,71 +232,96 @@ def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str) -
     return function
 
 
-def _row_function(
+def _rows_function(
     module: ir.Module, outer: Emitter, scoring: Scoring, extras: list[View], length: Index, dtype: str
 ) -> ir.Function:
-    """Scores of one row become probabilities in place: address, length, and a row of each mask."""
-    repeats = "".join("1" if isinstance(view.strides[-1], int) and view.strides[-1] == 0 else "n" for view in extras)
-    known = length if isinstance(length, int) else "n"
+    """Rows of scores become weights in place: address, rows, length, and for each mask its rows and bytes between."""
+    masks = [_Mask(view.dtype, isinstance(view.strides[-1], int) and view.strides[-1] == 0) for view in extras]
     name = (
-        f"attention_row_{dtype}_{known}_{repeats}_{scoring.scale!r}_{'mask' if scoring.has_mask else ''}"
-        f"_{scoring.condition}_{scoring.fill!r}_{'zero' if scoring.nan_to_zero else ''}"
+        f"attention_rows_{dtype}_{length if isinstance(length, int) else 'n'}"
+        f"_{''.join('1' if mask.is_repeated else 'n' for mask in masks)}_{scoring.scale!r}"
+        f"_{'mask' if scoring.has_mask else ''}_{scoring.condition}_{scoring.fill!r}"
+        f"_{'zero' if scoring.nan_to_zero else ''}"
     )
     existing = module.globals.get(name)
     if existing is not None:
         return existing
-    kind = ir.FunctionType(ir.VoidType(), [POINTER, I64, *(POINTER for _ in extras)])
+    kind = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, *[POINTER, I64] * len(masks)])
     function = ir.Function(module, kind, name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), max(1, outer.lanes * 4 // ELEMENT_BYTES[dtype]))
-    row, count, *beside = function.args
-    element, size = ELEMENT_TYPES[dtype], ELEMENT_BYTES[dtype]
-    sizes: Index = length if isinstance(length, int) else count
+    scores, rows, count, *beside = function.args
+    length = length if isinstance(length, int) else count
+    pitch = e.mul(e.add(length, SLACK), ELEMENT_BYTES[dtype])
 
-    def load(position: Index, width: int) -> ir.Value:
-        return e.load(e.at(row, e.mul(position, size)), element, width)
+    def one(row: ir.Value) -> None:
+        own = View.contiguous(e, e.at(scores, e.mul(row, pitch)), dtype, (length,))
+        starts = [e.at(beside[2 * at], e.mul(row, beside[2 * at + 1])) for at in range(len(masks))]
+        _weigh_row(e, scoring, own, [mask.loader(e, start) for mask, start in zip(masks, starts, strict=True)])
 
-    def store(value: ir.Value, position: Index) -> None:
-        e.store(value, e.at(row, e.mul(position, size)))
+    e.each(rows, one)
+    e.b.ret_void()
+    return function
 
-    def load_beside(number: int, position: Index, width: int) -> ir.Value:
-        if repeats[number] == "1":
-            return e.splat(load_elements(e, beside[number], extras[number].dtype, 1), width)
-        place = e.at(beside[number], e.mul(position, ELEMENT_BYTES[extras[number].dtype]))
-        return load_elements(e, place, extras[number].dtype, width)
+
+Load = Callable[[Index, int], ir.Value]
+"""Position and width to the elements there."""
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """Rows that are combined with the scores; repeated ones have one element for all of a row."""
+
+    dtype: str
+    is_repeated: bool
+
+    def loader(self, e: Emitter, row: ir.Value) -> Load:
+        """What loads elements of one row."""
+
+        def load(position: Index, width: int) -> ir.Value:
+            if self.is_repeated:
+                return e.splat(load_elements(e, row, self.dtype, 1), width)
+            return load_elements(e, e.at(row, e.mul(position, ELEMENT_BYTES[self.dtype])), self.dtype, width)
+
+        return load
+
+
+def _weigh_row(e: Emitter, scoring: Scoring, row: View, masks: list[Load]) -> None:
+    """One row of scores becomes weights in place."""
+    (length,), dtype = row.sizes, row.dtype
+
+    def scaled(position: ir.Value, width: int) -> ir.Value:
+        value = row.load([position], width)
+        return e.b.fmul(value, e.like(value, scoring.scale)) if scoring.scale != 1.0 else value
 
     def scored(position: ir.Value, width: int) -> list[ir.Value]:
-        value = score = load(position, width)
-        if scoring.scale != 1.0:
-            value = e.b.fmul(value, e.like(value, scoring.scale))
+        value = scaled(position, width)
         if scoring.has_mask:
-            value = e.b.fadd(value, load_beside(0, position, width))
+            value = e.b.fadd(value, masks[0](position, width))
         if scoring.condition:
-            holds = load_beside(len(extras) - 1, position, width)
-            fill = e.like(value, scoring.fill)
-            value = e.b.select(holds, *((value, fill) if scoring.condition == "keep" else (fill, value)))
-        if value is not score:
-            store(value, position)
+            chosen = (value, e.like(value, scoring.fill))
+            value = e.b.select(masks[-1](position, width), *(chosen if scoring.condition == "keep" else chosen[::-1]))
+        if masks:  # a scale alone is cheaper to apply again than to store
+            row.store(value, [position])
         return [value]
 
     sums, extremes = Accumulator("sum", dtype), Accumulator("largest", dtype)
-    (largest,) = accumulate_row(e, [extremes], sizes, scored)
+    (largest,) = accumulate_row(e, [extremes], length, scored)
 
     def grown(position: ir.Value, width: int) -> list[ir.Value]:
-        value = math.exponential(e, e.b.fsub(load(position, width), e.splat(largest, width)))
-        store(value, position)
+        value = row.load([position], width) if masks else scaled(position, width)
+        value = math.exponential(e, e.b.fsub(value, e.splat(largest, width)))
+        row.store(value, [position])
         return [value]
 
-    (total,) = accumulate_row(e, [sums], sizes, grown)
+    (total,) = accumulate_row(e, [sums], length, grown)
     factor = sums.result(e, e.b.fdiv(e.like(total, 1.0), total))
 
     def finish(position: ir.Value, width: int) -> None:
-        value = e.b.fmul(load(position, width), e.splat(factor, width))
+        value = e.b.fmul(row.load([position], width), e.splat(factor, width))
         if scoring.nan_to_zero:
             value = e.b.select(is_unordered(e, value), e.like(value, 0.0), value)
-        store(value, position)
+        row.store(value, [position])
 
-    each_vector(e, sizes, finish)
-    e.b.ret_void()
-    return function
+    each_vector(e, length, finish)

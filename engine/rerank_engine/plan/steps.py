@@ -89,6 +89,7 @@ def group_steps(graph: Graph) -> list[Step]:
     pinned = set(graph.outputs)
     varying = find_varying(graph)
     needed = {aliases.get(name, name) for name in graph.outputs}
+    position = {node.outputs[0]: index for index, node in enumerate(graph.nodes)}
     steps: list[Step] = []
     for node in reversed(graph.nodes):
         if node.op == "Reshape" or needed.isdisjoint(node.outputs):
@@ -96,10 +97,10 @@ def group_steps(graph: Graph) -> list[Step]:
         members = {node.outputs[0]: node}
         if lookup(node).pointwise is not None:
             _absorb(graph, node, members, producers, consumers, pinned)
-        ordered = tuple(member for member in graph.nodes if member.outputs[0] in members)
+        ordered = tuple(sorted(members.values(), key=lambda member: position[member.outputs[0]]))
         reads = tuple(dict.fromkeys(name for member in ordered for name in member.inputs if name not in members))
         needed.update(aliases.get(name, name) for name in reads)
-        steps.append(Step(ordered, reads, node.outputs, _mode(graph, node, varying)))
+        steps.append(Step(ordered, reads, node.outputs, node_mode(graph, node, varying)))
     return steps[::-1]
 
 
@@ -131,7 +132,8 @@ def find_varying(graph: Graph) -> set[str]:
     return varying
 
 
-def _mode(graph: Graph, node: Node, varying: set[str]) -> Mode:
+def node_mode(graph: Graph, node: Node, varying: set[str]) -> Mode:
+    """How a node runs, given the values that :func:`find_varying` names."""
     if varying.isdisjoint(node.outputs):
         return "once"
     outputs = [graph.values[name] for name in node.outputs]

@@ -16,7 +16,7 @@ from rerank_engine.verify.sizes import shape_at
 
 Use = Literal["ids", "mask", "number"]
 
-INDEX_READERS = ("Gather", "GatherElements", "GatherND", "EmbeddingBag")
+INDEX_READERS = ("Gather", "GatherElements", "GatherND")
 """Operators that take ids as their second input, and a table as the first."""
 
 _MOVES = (

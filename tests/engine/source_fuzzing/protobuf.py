@@ -14,12 +14,6 @@ from . import pools
 Message = Any
 """A message of ``google.protobuf``."""
 
-_RANGES = {
-    "INT32": (-(2**31), 2**31 - 1),
-    "INT64": (-(2**63), 2**63 - 1),
-    "UINT32": (0, 2**32 - 1),
-    "UINT64": (0, 2**64 - 1),
-}
 _MOST_COPIES_BYTES = 1 << 20
 
 
@@ -52,6 +46,8 @@ def change(message: Message, random: Random, texts: Sequence[str]) -> None:
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         found: dict[str, list[_Place]] = {}
         _collect(message, found)
+        if not found:
+            return
         if random.random() < 0.1:
             place = random.choice(found[random.choice(sorted(found))])
             _set_unset(place.holder, random, texts)
@@ -153,23 +149,24 @@ def _copied(entry: Any) -> Any:
 
 def changed_scalar(value: Any, field: Any, random: Random, texts: Sequence[str]) -> Any:
     """Other content for a field that holds no message; ``value`` may be None."""
-    kinds = {number: name for name, number in vars(type(field)).items() if name.startswith("CPPTYPE_")}
-    kind = kinds[field.cpp_type].removeprefix("CPPTYPE_")
-    match kind:
-        case "ENUM":
-            return random.choice([entry.number for entry in field.enum_type.values])
-        case "FLOAT":
-            return pools.real(random, value or 0.0)
-        case "DOUBLE":
-            return pools.real(random, value or 0.0)
-        case "BOOL":
-            return not value
-        case "STRING" if field.type == field.TYPE_BYTES:
-            return _changed_bytes(value or b"", random)
-        case "STRING":
-            text = random.choice((*texts, *pools.TEXTS))
-            return text.encode("utf-8", "ignore").decode()
-    return pools.clamped(pools.integer(random, value or 0), *_RANGES[kind])
+    if field.type == field.TYPE_BYTES:
+        return _changed_bytes(value or b"", random)
+    if field.type == field.TYPE_STRING:
+        text = random.choice((*texts, *pools.TEXTS))
+        return text.encode("utf-8", "ignore").decode()
+    if field.enum_type is not None:
+        return random.choice([entry.number for entry in field.enum_type.values])
+    if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return pools.real(random, value or 0.0)
+    if field.cpp_type == field.CPPTYPE_BOOL:
+        return not value
+    ranges = {
+        field.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+        field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+        field.CPPTYPE_UINT32: (0, 2**32 - 1),
+        field.CPPTYPE_UINT64: (0, 2**64 - 1),
+    }
+    return pools.clamped(pools.integer(random, value or 0), *ranges[field.cpp_type])
 
 
 def _changed_bytes(content: bytes, random: Random) -> bytes:

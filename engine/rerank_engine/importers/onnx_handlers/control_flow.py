@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rerank_engine.importers.embedding_bags import embedding_bag
 from rerank_engine.importers.functions import rename_nodes
 from rerank_engine.importers.onnx import OnnxBuilder
 from rerank_engine.importers.onnx_handlers.registry import handles
@@ -35,6 +36,8 @@ def _if(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 @handles("Loop")
 def _loop(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     body = builder.attributes({"body": None})["body"]
+    if embedding_bag(builder, node, body):
+        return
     rounds = MOST_ROUNDS + 1
     if node.input[0]:
         (rounds,) = builder.integers(node.input[0], "the number of rounds")
