@@ -100,7 +100,7 @@ def named_arrays(texts: Sequence[str] | None, option: str) -> dict[str, NDArray[
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> list[tuple[str, str]]:
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for text in texts or ():
         name, mark, value = text.partition("=")
         if not mark or not name:

@@ -72,4 +72,4 @@ def _recurrent(op: str) -> Callable[[Any], None]:
 
 
 CASES = {op: _recurrent(op) for op in _GATES}
-TOLERANCES = {op: (3e-6, 2e-6) for op in _GATES}
+TOLERANCES = dict.fromkeys(_GATES, (3e-06, 2e-06))

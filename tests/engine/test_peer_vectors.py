@@ -184,9 +184,8 @@ def test_four_models_at_once(tools: Any) -> None:
     wrong: list[int] = []
 
     def work(mine: int) -> None:
-        for _ in range(200):
-            if not np.array_equal(engines[mine].run(feeds[mine]), expected[mine]):
-                wrong.append(mine)
+        answers = (engines[mine].run(feeds[mine]) for _ in range(200))
+        wrong.extend(mine for answer in answers if not np.array_equal(answer, expected[mine]))
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:

@@ -7,7 +7,7 @@ The same emitters serve every target: vectors are LLVM's portable vector types, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
@@ -40,7 +40,7 @@ ELEMENT_TYPES: dict[str, ir.Type] = {
 ELEMENT_BYTES: dict[str, int] = {name: DTYPES[name].itemsize for name in ELEMENT_TYPES}
 
 Carried = list[Any]
-Index = ir.Value | int
+Index: TypeAlias = "ir.Value | int"
 """A 64-bit count, index or stride: known now, or known when the code runs."""
 
 

@@ -290,7 +290,9 @@ KINDS: tuple[SourceKind, ...] = (
         _read_sklearn,
     ),
     SourceKind("PyTorch", _ONNX_OPTIONS | {"example_inputs", "shared"}, _is_torch, _read_torch),
-    SourceKind("TensorFlow SavedModel", _ONNX_OPTIONS | {"signature", "dimensions"}, _is_saved_model, _read_saved_model),
+    SourceKind(
+        "TensorFlow SavedModel", _ONNX_OPTIONS | {"signature", "dimensions"}, _is_saved_model, _read_saved_model
+    ),
     SourceKind("TFLite", _ONNX_OPTIONS | {"signature", "dimensions"}, _is_tflite, _read_tflite),
     SourceKind(
         "Caffe",

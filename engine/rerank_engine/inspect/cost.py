@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rerank_engine.dimensions import Dim, divide_exactly, product, resolve
 from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Node, Value, is_per_candidate
 from rerank_engine.inspect.flops import count_flops
-from rerank_engine.ops import check_nodes, lookup
+from rerank_engine.ops import check_nodes
 from rerank_engine.plan.steps import Mode, find_varying, node_mode
 
 

@@ -86,12 +86,11 @@ def multiply_views(
             def row_step(row: ir.Value, _: list[ir.Value], height: int = height) -> None:
                 at: Index = 0
                 for width in (e.lanes, 1):
-                    at, _ = e.loop(
-                        at,
-                        columns,
-                        width,
-                        lambda column, _, width=width: tile(row, height, column, width),
-                    )
+
+                    def column_step(column: ir.Value, _: list[ir.Value], width: int = width) -> None:
+                        tile(row, height, column, width)
+
+                    at, _ = e.loop(at, columns, width, column_step)
 
             done, _ = e.loop(done, rows, height, row_step)
 

@@ -114,7 +114,7 @@ def _infer_lstm(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     return _outputs(batch, steps, hidden, 2)
 
 
-def _per_row(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+def _per_row(_: Node, inputs: Sequence[Value], __: Sequence[Value]) -> bool:
     """Sequences are independent; states and lengths come in rows of the same candidates, or without candidates."""
     return all(is_per_candidate(value.shape) for value in inputs if depends_on_candidates(value.shape))
 
@@ -181,7 +181,7 @@ def _reference_rnn(inputs: Sequence[Array], attributes: Attributes, _: Sequence[
 
 def _reference_gru(inputs: Sequence[Array], attributes: Attributes, _: Sequence[tuple[int, ...]]) -> list[Array]:
     f, g = _activations(attributes)
-    _, gates, candidate, bias = inputs[:4]
+    gates, candidate, bias = inputs[1:4]
 
     def step(x: Array, state: list[Array]) -> list[Array]:
         (h,) = state
@@ -393,7 +393,7 @@ def _lower_lstm(lowering: Lowering, node: Node) -> None:
 def _scratch(*factors: int) -> Callable[[Node, Sequence[Value]], list[tuple[str, Shape]]]:
     """Buffers of ``factor * hidden`` elements for each sequence."""
 
-    def scratch(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
+    def scratch(_: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
         hidden = inputs[1].shape[0]
         return [("float32", (inputs[0].shape[0], factor * hidden)) for factor in factors]
 

@@ -191,14 +191,14 @@ def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-def rows_aligned(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+def rows_aligned(_: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
     """Tell whether every value with candidates has them in rows; for operators that leave the first axis alone."""
     return all(
         is_per_candidate(value.shape) for value in (*inputs, *outputs) if depends_on_candidates(value.shape)
     ) and all(len(value.shape) == len(outputs[0].shape) for value in inputs if depends_on_candidates(value.shape))
 
 
-def rows_of_first(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+def rows_of_first(_: Node, inputs: Sequence[Value], __: Sequence[Value]) -> bool:
     """Tell whether the first input alone has candidates, in rows; for operators that work row by row."""
     return is_per_candidate(inputs[0].shape) and not any(depends_on_candidates(value.shape) for value in inputs[1:])
 

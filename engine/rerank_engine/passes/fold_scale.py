@@ -59,7 +59,7 @@ def _scale(editor: Editor, node: Node | None, name: str, columns: int) -> Row | 
         return None
     if node.op == "Mul":
         return row
-    return row
+    return 1.0 / row if row.all() else None
 
 
 def _shift(editor: Editor, node: Node | None, name: str, columns: int) -> Row | None:

@@ -258,7 +258,8 @@ def _find_lifetimes(
     in_output = {aliases.get(name, name) for name in graph.outputs}
     numbered = [(index, phase) for index, phase in enumerate(phases) for _ in phase.steps]
     steps = [step for phase in phases for step in phase.steps]
-    first_of, last_of = {}, {}
+    first_of: dict[int, int] = {}
+    last_of: dict[int, int] = {}
     for position, (index, _) in enumerate(numbered):
         first_of.setdefault(index, position)
         last_of[index] = position

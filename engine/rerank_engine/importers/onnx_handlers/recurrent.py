@@ -212,11 +212,11 @@ def _assemble(builder: OnnxBuilder, layer: _Layer, node: onnx.NodeProto, results
         parts = []
         for result in results:
             sequence = result[0] if layer.batch_first else _swap(builder, result[0])
-            shape = (batch, steps, 1, hidden) if layer.batch_first else (steps, 1, batch, hidden)
-            parts.append(builder.emit_shaped("Reshape", sequence, shape))
+            by_batch, by_step = (batch, steps, 1, hidden), (steps, 1, batch, hidden)
+            parts.append(builder.emit_shaped("Reshape", sequence, by_batch if layer.batch_first else by_step))
         builder.emit("Concat", parts, {"axis": 2 if layer.batch_first else 1}, outputs[0])
     for index in range(1, len(results[0])):
         if outputs[index]:
-            shape = (batch, 1, hidden) if layer.batch_first else (1, batch, hidden)
-            parts = [builder.emit_shaped("Reshape", result[index], shape) for result in results]
+            state = [batch, 1, hidden] if layer.batch_first else [1, batch, hidden]
+            parts = [builder.emit_shaped("Reshape", result[index], state) for result in results]
             builder.emit("Concat", parts, {"axis": 1 if layer.batch_first else 0}, outputs[index])
