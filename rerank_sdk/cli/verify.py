@@ -31,7 +31,7 @@ def _check_lengths(text: str) -> str:
 
 
 def verify(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model.")],
+    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX, LightGBM or XGBoost model.")],
     model: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="The converted model, .rrm; left out, the source is converted."),

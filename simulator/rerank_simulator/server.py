@@ -397,7 +397,7 @@ def _like_matrix(user: NDArray[np.int32], item: NDArray[np.int32], shape: tuple[
 def _one_blas_thread() -> AbstractContextManager[Any]:
     """The same bits whatever the number of cores, and no threads that wait for each other on a busy machine."""
     try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # a dependency of implicit
+        from threadpoolctl import threadpool_limits  # a dependency of implicit
     except ImportError as error:
         raise MissingExtraError("learning item factors", "simulator") from error
     limits: AbstractContextManager[Any] = threadpool_limits(1, "blas")

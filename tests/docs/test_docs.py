@@ -182,7 +182,7 @@ def modules(package: str) -> Iterator[ModuleType]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstring_examples_run(package: str) -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=OPTIONS)
     failures: list[str] = []
     for module in modules(package):
         for test in finder.find(module):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from rerank_engine import convert
-from rerank_engine.errors import UnsupportedOperatorError
+from rerank_engine.errors import ConversionError, UnsupportedOperatorError
 from rerank_engine.format.layout import MAJOR_VERSION, MINOR_VERSION
 from rerank_engine.importers.caffe.layers import LAYERS
 from rerank_engine.importers.kinds import KINDS
@@ -28,6 +28,7 @@ from rerank_engine.ops import OPERATORS
 from rerank_engine.passes import pipeline
 from rerank_engine.sample import MAX_SAMPLE_BYTES
 from rerank_engine.verify import compare, truth
+from rerank_engine.verify.sources import open_source
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ML = "ai.onnx.ml"
@@ -98,10 +99,12 @@ def test_an_attribute_that_is_not_listed_is_refused_by_name(key: tuple[str, str]
 
 def test_the_probe_finds_what_is_not_understood(onnx_attributes: ModuleType) -> None:
     """Without it the test before this one could pass on nothing."""
-    found = {
-        (key[1], attribute.name) for key in HANDLERS for _, attribute in onnx_attributes.not_understood(key)
-    }
-    assert {("MaxPool", "storage_order"), ("Constant", "sparse_value"), ("BatchNormalization", "training_mode")} <= found
+    found = {(key[1], attribute.name) for key in HANDLERS for _, attribute in onnx_attributes.not_understood(key)}
+    assert {
+        ("MaxPool", "storage_order"),
+        ("Constant", "sparse_value"),
+        ("BatchNormalization", "training_mode"),
+    } <= found
     with pytest.raises(AssertionError, match="never asks"):
         HANDLERS["", "Silent"] = lambda builder, node: None
         try:
@@ -128,11 +131,13 @@ def one_node(
     inputs: Mapping[str, tuple[int, Sequence[int | str]]],
     constants: Mapping[str, NDArray[Any]] | None = None,
     domain: str = "",
+    outputs: Sequence[str] = ("y",),
     **attributes: Any,
 ) -> onnx.ModelProto:
+    """A model of one node, whose first output is the model's."""
     arrays = dict(constants or {})
     graph = helper.make_graph(
-        [helper.make_node(operator, [*inputs, *arrays], ["y"], name="mine", domain=domain, **attributes)],
+        [helper.make_node(operator, [*inputs, *arrays], outputs, domain=domain, **attributes)],
         "one",
         [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in inputs.items()],
         [helper.make_tensor_value_info("y", F, [])],
@@ -164,13 +169,20 @@ FUNCTIONS: Mapping[tuple[str, str], onnx.ModelProto] = {
     ("", "Bernoulli"): one_node("Bernoulli", {"x": (F, ["N", 3])}),
     ("", "BlackmanWindow"): one_node("BlackmanWindow", {}, {"size": np.array(8)}),
     ("", "CausalConvWithState"): one_node(
-        "CausalConvWithState", {"x": (F, ["N", 4, 6])}, {"w": np.ones((4, 1, 3), np.float32)}
+        "CausalConvWithState",
+        {"x": (F, ["N", 4, 6])},
+        {"w": np.ones((4, 1, 3), np.float32)},
+        outputs=("y", "state"),
     ),
     ("", "CenterCropPad"): one_node("CenterCropPad", {"x": (F, ["N", 6])}, {"shape": np.array([4])}, axes=[1]),
-    ("", "DynamicQuantizeLinear"): one_node("DynamicQuantizeLinear", {"x": (F, ["N", 6])}),
+    ("", "DynamicQuantizeLinear"): one_node(
+        "DynamicQuantizeLinear", {"x": (F, ["N", 6])}, outputs=("y", "scale", "zero_point")
+    ),
     ("", "HammingWindow"): one_node("HammingWindow", {}, {"size": np.array(8)}),
     ("", "HannWindow"): one_node("HannWindow", {}, {"size": np.array(8)}),
-    ("", "LinearAttention"): one_node("LinearAttention", STEPS, q_num_heads=2, kv_num_heads=2, update_rule="linear"),
+    ("", "LinearAttention"): one_node(
+        "LinearAttention", STEPS, outputs=("y", "state"), q_num_heads=2, kv_num_heads=2, update_rule="linear"
+    ),
     ("", "NegativeLogLikelihoodLoss"): one_node("NegativeLogLikelihoodLoss", CLASSES),
     ("", "RotaryEmbedding"): one_node(
         "RotaryEmbedding", {"x": (F, ["N", 2, 3, 8]), "cos": (F, ["N", 3, 4]), "sin": (F, ["N", 3, 4])}
@@ -203,7 +215,7 @@ def test_functions_are_read_or_refused_as_their_table_says(key: tuple[str, str],
         with pytest.raises(UnsupportedOperatorError):
             convert(FUNCTIONS[key])
     else:
-        assert convert(FUNCTIONS[key]).graph.nodes
+        assert len(convert(FUNCTIONS[key]).outputs) == 1
 
 
 # --- sources -----------------------------------------------------------------------------------------------
@@ -218,6 +230,16 @@ def test_every_kind_of_source_has_a_section() -> None:
     headings = re.findall(r"^## (.+)$", (DOCS / "sources.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert set(headings) == {kind.name for kind in KINDS}
     assert all(kind.name in page("engine.md").partition("## Sources")[2] for kind in KINDS)
+
+
+def test_frameworks_that_verify_runs_are_listed(table: Table, tmp_path: Path) -> None:
+    source = tmp_path / "net.prototxt"
+    source.touch()
+    with pytest.raises(ConversionError) as caught:
+        open_source(source)
+    known = re.search(r"known: ([^;]+);", str(caught.value))
+    assert known
+    assert [row[0] for row in table("verify.md", "Frameworks")] == known[1].split(", ")
 
 
 def test_tflite_operators_are_listed() -> None:

@@ -136,10 +136,11 @@ class CaseRunner:
                 policies.append(f"{_outside_text(case)}: the source refuses it, the model answers")
             else:
                 text = f"the source did not run: {source.refusal or source.fault}"
-                is_empty = case.sizes.get(CANDIDATES) == 0
-                failures.append(
-                    f"{text}; if the source has no empty lists, leave 0 out of lengths" if is_empty else text
-                )
+                if case.sizes.get(CANDIDATES) == 0 and not any(truth.values[name].size for name in self.graph.outputs):
+                    # No number is left to compare: the model answers, rightly, with nothing.
+                    policies.append(f"empty list: {text}; the model answers with no scores")
+                else:
+                    failures.append(text)
         noise = LazyNoise(self.graph, case.inputs, case.sizes, truth.values)
         outputs = [self._compare_output(name, answers, noise, failures, policies) for name in self.graph.outputs]
         outcome = FAILED if failures else COMPARED

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rerank_engine.errors import ConversionError
+from rerank_engine.importers.kinds import find_kind
 from rerank_engine.verify.onnx_runners import open_onnx
 from rerank_engine.verify.runner import SourceLayer, SourceRunner
+from rerank_engine.verify.table_runners import open_lightgbm, open_sklearn, open_xgboost
 
 __all__ = ["SourceLayer", "SourceRunner", "open_source", "register_source"]
 
@@ -35,7 +37,7 @@ def open_source(source: Any) -> tuple[SourceRunner, ...]:
             return opener(source)
     shown = source if isinstance(source, str | Path) else type(source).__name__
     raise ConversionError(
-        f"nothing here runs the source {shown}; known: ONNX (.onnx, onnx.ModelProto);"
+        f"nothing here runs the source {shown}; known: ONNX, LightGBM, XGBoost, scikit-learn;"
         " pass runners=[…], see rerank_engine.verify.SourceRunner"
     )
 
@@ -59,4 +61,13 @@ def _is_onnx(source: Any) -> bool:
     return type(source).__name__ == "ModelProto" and type(source).__module__.startswith("onnx")
 
 
-_OPENERS: list[tuple[Callable[[Any], bool], Opener]] = [(_is_onnx, open_onnx)]
+def _is_kind(name: str) -> Callable[[Any], bool]:
+    return lambda source: find_kind(source).name == name
+
+
+_OPENERS: list[tuple[Callable[[Any], bool], Opener]] = [
+    (_is_onnx, open_onnx),
+    (_is_kind("LightGBM"), open_lightgbm),
+    (_is_kind("XGBoost"), open_xgboost),
+    (_is_kind("scikit-learn"), open_sklearn),
+]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from . import caffe, tflite, trees
+from . import caffe, onnx_operators, onnx_rankers, tflite, trees
 from .source import SHARES, Source
 
 _MAKERS: Mapping[str, Callable[[], list[Source]]] = {
     "trees": trees.sources,
     "caffe": caffe.sources,
     "tflite": tflite.sources,
+    "rankers": onnx_rankers.sources,
+    "operators": onnx_operators.sources,
 }
 
 

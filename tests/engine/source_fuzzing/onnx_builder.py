@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from .source import ONNX, Source
@@ -36,7 +35,6 @@ class Builder:
         self.random = np.random.default_rng(list(name.encode()))
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: list[str] = []
         self.constants: list[onnx.TensorProto] = []
         self.functions: list[onnx.FunctionProto] = []
         self._count = 0
@@ -93,25 +91,17 @@ class Builder:
 
     def model(self, *outputs: str) -> onnx.ModelProto:
         """Finish the model."""
-        declared = [
-            onnx.ValueInfoProto(name=name, type=onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor()))
-            for name in outputs
-        ]
+        # Of what types they are nobody asks; without a shape they would be refused.
+        declared = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in outputs]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, declared, self.constants)
-        inferred = helper.make_model(
+        return helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in self.opsets.items()],
             functions=self.functions,
             ir_version=10,
         )
-        for entry in inferred.graph.output:
-            entry.type.tensor_type.elem_type = 1
-        return inferred
 
     def source(self, *outputs: str, **options: str) -> Source:
         """Finish the model as a source."""
         content = self.model(*outputs).SerializeToString(deterministic=True)
         return Source(ONNX, self.name, {"model.onnx": content}, "model.onnx", options)
-
-
-Array = NDArray[Any]

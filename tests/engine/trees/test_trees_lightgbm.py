@@ -228,7 +228,7 @@ def test_an_unknown_objective_does_not_matter_for_raw_sums(text: str) -> None:
         (object(), "got object"),
         (lightgbm.LGBMRanker(), "got LGBMRanker"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_model_is_refused(source: Any, message: str) -> None:
     with pytest.raises(ConversionError, match=message):

@@ -281,7 +281,7 @@ def test_a_circle_is_refused(document: dict[str, Any]) -> None:
         (object(), "got object"),
         (xgboost.XGBRegressor(), "got XGBRegressor"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_model_is_refused(source: Any, message: str) -> None:
     with pytest.raises(ConversionError, match=message):
