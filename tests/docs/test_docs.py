@@ -42,6 +42,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 PACKAGES = ("rerank_engine", "rerank_features", "rerank_sdk", "rerank_models", "rerank_simulator")
 Table = Callable[[str, str], list[list[str]]]
+SOURCES = ("engine", "features", "models", "rerank_sdk", "simulator")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
@@ -352,6 +353,13 @@ def test_extras_equal_the_distribution(table: Table) -> None:
     named = {name for found in re.findall(r"rerank-sdk\[([a-z,]+)\]", text) for name in found.split(",")}
     assert named <= extras
     assert project["requires-python"].removeprefix(">=") in (DOCS / "install.md").read_text(encoding="utf-8")
+
+
+def test_extras_that_errors_name_are_extras() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    code = "".join(path.read_text(encoding="utf-8") for top in SOURCES for path in sorted((ROOT / top).rglob("*.py")))
+    named = set(re.findall(r"MissingExtraError\([^)]*\"(\w+)\"\)", code))
+    assert {"convert", "torch"} <= named <= set(extras)
 
 
 def test_numbers_of_personalisation_equal_the_code(table: Table) -> None:

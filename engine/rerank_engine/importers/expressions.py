@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.importers.onnx_file import array_of
+
 if TYPE_CHECKING:
     import onnx
 
@@ -72,11 +74,9 @@ class Reader:
         return [self.value(entry.name, scope, depth) for entry in body.output]
 
     def _scope(self, graph: onnx.GraphProto, parent: Scope | None) -> Scope:
-        from onnx import numpy_helper
-
         scope = Scope(parent=parent)
         for tensor in graph.initializer:
-            scope.arrays[tensor.name] = numpy_helper.to_array(tensor)
+            scope.arrays[tensor.name] = array_of(tensor)
         for node in graph.node:
             scope.nodes.update({name: node for name in node.output if name})
         return scope
@@ -114,11 +114,11 @@ class Reader:
         return ("array",)
 
     def _node(self, node: onnx.NodeProto, output: str, scope: Scope, depth: int) -> Expression:
-        from onnx import helper, numpy_helper
+        from onnx import helper
 
         attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
         if node.op_type == "Constant" and set(attributes) == {"value"}:
-            return self._array(numpy_helper.to_array(attributes["value"]))
+            return self._array(array_of(attributes["value"]))
         if node.op_type == "If":
             condition = self.value(node.input[0], scope, depth)
             place = list(node.output).index(output)

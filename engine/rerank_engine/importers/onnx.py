@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError, GraphError, InputError, MissingExtraError, UnsupportedOperatorError
+from rerank_engine.format.shapes import least_elements
 from rerank_engine.graph import CANDIDATES, DTYPES, Dim, Graph, Node, Value, dtype_name, shape_attribute
-from rerank_engine.importers.onnx_file import read_onnx
+from rerank_engine.importers.limits import MOST_ELEMENTS
+from rerank_engine.importers.onnx_file import MOST_NODES, array_of, read_onnx
 from rerank_engine.importers.shapes import ShapeValue
 from rerank_engine.ops import lookup
 from rerank_engine.reference import evaluate_node
@@ -123,6 +125,7 @@ class OnnxBuilder:
         self._node_names: set[str] = set()
         self._prefixes: set[str] = set()
         self._node: onnx.NodeProto | None = None
+        self._added = 0
 
     # --- what the model declares ---------------------------------------------------------------------------
 
@@ -130,13 +133,11 @@ class OnnxBuilder:
         self, graph: onnx.GraphProto, candidates: str | None, constants: Mapping[str, NDArray[Any]]
     ) -> None:
         """Declare initializers and inputs, and find the candidate dimension."""
-        from onnx import numpy_helper
-
         if graph.sparse_initializer:
             raise ConversionError("sparse initializers are not supported; store them dense")
         self.reserved.update(entry.name for entry in (*graph.initializer, *graph.input))
         for tensor in graph.initializer:
-            self.constant(tensor.name, numpy_helper.to_array(tensor))
+            self.constant(tensor.name, array_of(tensor))
         fixed = {tensor.name for tensor in graph.initializer} | set(constants)
         inputs = [entry for entry in graph.input if entry.name not in fixed]
         if unknown := set(constants) - {entry.name for entry in graph.input}:
@@ -214,7 +215,11 @@ class OnnxBuilder:
             raise ConversionError(f"output {name!r}: {self.unavailable[name]}")
         if name not in self.names and name not in self.shapes:
             raise ConversionError(f"output {name!r} is made by no node")
-        self.graph.outputs.append(self.value_name(name))
+        ours = self.value_name(name)
+        if ours != name:
+            # A branch or a loop gives a value a second name, but callers know the output by its own.
+            (ours,) = self.emit_many("Identity", [ours], None, [name], label=name)
+        self.graph.outputs.append(ours)
 
     # --- nodes ---------------------------------------------------------------------------------------------
 
@@ -224,6 +229,7 @@ class OnnxBuilder:
         from rerank_engine.importers.onnx_handlers import HANDLERS
 
         self._node = node
+        self.count_node()
         domain = "" if node.domain == "ai.onnx" else node.domain
         handler = HANDLERS.get((domain, node.op_type))
         if handler is None:
@@ -240,9 +246,24 @@ class OnnxBuilder:
             if str(error).startswith(f"{node.op_type} node "):
                 raise
             raise self.refuse(f"as {error}") from error
-        except (ArithmeticError, AttributeError, GraphError, InputError, LookupError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            GraphError,
+            InputError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
             raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
+
+    def count_node(self) -> None:
+        """Count a node of the source, or a round of a loop, so that no small file keeps the importer busy for long."""
+        self._added += 1
+        if self._added > MOST_NODES:
+            raise ConversionError(f"with its loops written out the model has more than {MOST_NODES} nodes")
 
     def add_all(self, nodes: Iterable[onnx.NodeProto], opset: int | None = None) -> None:
         """Add the nodes of a function or of a branch in place of the node at hand, in its own version."""
@@ -418,6 +439,8 @@ class OnnxBuilder:
         )
         inferred = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
         values = [Value(name, dtype, shape) for name, (dtype, shape) in zip(names, inferred, strict=True)]
+        if too_large := [value for value in values if least_elements(value.shape) > MOST_ELEMENTS]:
+            raise ConversionError(f"{node.op} node {node.name!r}: {too_large[0]} has more than {MOST_ELEMENTS} elements")
         known = self._compute(node, values)
         if known is None:
             self.graph.nodes.append(node)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError
 
@@ -85,6 +88,33 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 for sparse in (entry.sparse_tensor, *entry.sparse_tensors):
                     yield from (sparse.values, sparse.indices)
                 waiting += _graphs(entry)
+
+
+def array_of(tensor: onnx.TensorProto) -> NDArray[Any]:
+    """The numbers of a tensor.
+
+    Raises
+    ------
+    ConversionError
+        Its bytes do not fit its shape and type, it holds texts, or it lies in another file.
+
+    Examples
+    --------
+    >>> from onnx import numpy_helper
+    >>> array_of(numpy_helper.from_array(np.array([1.5, 2.0])))
+    array([1.5, 2. ])
+    """
+    from onnx import TensorProto, numpy_helper
+
+    where = f"tensor {tensor.name!r} of shape {list(tensor.dims)[:9]} and type {tensor.data_type}"
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise ConversionError(f"{where} lies in another file, which was not loaded")
+    if tensor.data_type == TensorProto.STRING:
+        raise ConversionError(f"{where} holds texts, which are not supported")
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ConversionError(f"{where} cannot be read: {error!r}") from error
 
 
 def _graphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:

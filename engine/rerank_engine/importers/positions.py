@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _FAR = 10**9
 """Exporters write this (tf2onnx), or more, for the end of an axis; no list is that long."""
 
+MOST_POSITIONS = 1 << 24
+"""A constant range of more numbers than this is refused: no list of candidates is that long."""
+
 
 def given(node: onnx.NodeProto, index: int) -> str:
     """Name of an input, empty when it is left out."""
@@ -85,9 +88,17 @@ def numbers(
 
 
 def iota(builder: OnnxBuilder, count: int | Dim, dtype: str = "int64") -> str:
-    """Name in the graph of the vector 0, 1, ... of ``count`` numbers."""
+    """Name in the graph of the vector 0, 1, ... of ``count`` numbers.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        There are more than :data:`MOST_POSITIONS`.
+    """
     if isinstance(count, Dim):
         return builder.emit("Range", [], {"count": (str(count),), "dtype": dtype})
+    if count > MOST_POSITIONS:
+        raise builder.refuse(f"an axis of {count} entries is too long to be numbered; at most {MOST_POSITIONS}")
     return builder.own_constant("positions", np.arange(count, dtype=DTYPES[dtype]))
 
 

@@ -34,7 +34,7 @@ def fold_constants(graph: Graph) -> Graph:
             sizes = (
                 math.prod(shape) * DTYPES[value.dtype].itemsize for shape, value in zip(shapes, outputs, strict=True)
             )
-            foldable = sum(sizes) <= sum(constants[name].nbytes for name in node.inputs) + _MAX_GROWTH_BYTES
+            foldable = sum(sizes) <= sum(constants[name].nbytes for name in set(node.inputs)) + _MAX_GROWTH_BYTES
         if not foldable:
             nodes.append(node)
             continue

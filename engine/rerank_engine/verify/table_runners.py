@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rerank_engine.errors import ConversionError, MissingExtraError
+from rerank_engine.errors import ConversionError
 from rerank_engine.ops.registry import Array
 from rerank_engine.verify.runner import SourceLayer, SourceRunner
 
@@ -95,4 +95,4 @@ def _package(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError as error:
-        raise MissingExtraError(f"verifying a model of {name}", "dev") from error
+        raise ConversionError(f"verifying needs the framework itself: pip install {name}") from error

@@ -8,18 +8,20 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
+import onnx
 from model_fuzzing.mutate import damaged  # type: ignore[import-not-found]
 
 from rerank_engine.importers.caffe.layers import LAYERS
 from rerank_engine.importers.caffe.schema import message_class
 from rerank_engine.importers.trees.ubjson import parse_ubjson
 
-from . import json_tree, protobuf, texts, tflite
+from . import json_tree, onnx_models, protobuf, texts, tflite
 from .source import (
     CAFFE_BINARY,
     CAFFE_TEXT,
     LIGHTGBM_JSON,
     LIGHTGBM_TEXT,
+    ONNX,
     TFLITE,
     XGBOOST_JSON,
     XGBOOST_UBJ,
@@ -82,6 +84,20 @@ def flatbuffer_fields(content: bytes, random: Random) -> bytes:
     return tflite.assemble(tree)
 
 
+def onnx_fields(content: bytes, random: Random) -> bytes:
+    """Fields of an ONNX file that is well-formed."""
+    model = onnx.ModelProto.FromString(content)
+    protobuf.change(model, random, (*onnx_models.TEXTS, *(name for node in model.graph.node for name in node.output)))
+    return bytes(model.SerializeToString())
+
+
+def onnx_meaning(content: bytes, random: Random) -> bytes:
+    """An ONNX model that is wrong as a whole."""
+    model = onnx.ModelProto.FromString(content)
+    onnx_models.change(model, random)
+    return bytes(model.SerializeToString())
+
+
 @lru_cache(maxsize=64)
 def _parsed_json(content: bytes) -> Any:
     return json.loads(content)
@@ -98,6 +114,11 @@ def _exploded(content: bytes) -> tflite.Tree:
 
 
 WAYS: Mapping[str, Mapping[str, tuple[float, str, Way]]] = {
+    ONNX: {
+        "raw": (0.12, ".onnx", raw),
+        "structure": (0.38, ".onnx", onnx_fields),
+        "meaning": (0.5, ".onnx", onnx_meaning),
+    },
     LIGHTGBM_TEXT: {"raw": (0.3, "", raw), "lines": (0.7, "", lines)},
     LIGHTGBM_JSON: {"raw": (0.2, "", raw), "structure": (0.8, "", json_structure)},
     XGBOOST_JSON: {"raw": (0.2, "", raw), "structure": (0.8, "", json_structure)},

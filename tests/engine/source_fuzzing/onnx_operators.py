@@ -231,8 +231,8 @@ def _newest() -> Source:
     b = Builder("newest", 26)
     x, place = b.input("x", ["N", 3, 4]), b.input("place", ["N"], np.int64)
     written = b.node("TensorScatter", x, b.node("Swish", b.node("Neg", x), alpha=1.5), place, axis=1, mode="circular")
-    bits = b.node("BitCast", b.node("CumProd", written, b.constant(1)), to=TensorProto.INT32)
-    return b.source(written, bits)
+    bits = b.node("BitCast", b.node("Neg", x), to=TensorProto.INT32)
+    return b.source(b.node("CumProd", written, b.constant(1)), bits)
 
 
 def _whole_numbers() -> Source:

@@ -10,14 +10,14 @@ import numpy as np
 from rerank_engine.importers.embedding_bags import embedding_bag
 from rerank_engine.importers.functions import rename_nodes
 from rerank_engine.importers.onnx import OnnxBuilder
+from rerank_engine.importers.onnx_file import MOST_NODES, array_of
 from rerank_engine.importers.onnx_handlers.registry import handles
 
 if TYPE_CHECKING:
     import onnx
 
 MOST_ROUNDS = 1024
-MOST_NODES = 100_000
-"""A loop that would become more nodes than this is refused."""
+"""A loop of more rounds than this is refused."""
 
 
 @handles("If")
@@ -128,12 +128,11 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 def _inline(builder: OnnxBuilder, body: onnx.GraphProto, given: Mapping[str, str], prefix: str) -> list[str]:
     """Add the nodes of a subgraph and return the ONNX names of its results."""
-    from onnx import numpy_helper
-
+    builder.count_node()
     names = dict(given)
     for tensor in body.initializer:
         names[tensor.name] = f"{prefix}/{tensor.name}"
-        builder.constant(names[tensor.name], numpy_helper.to_array(tensor))
+        builder.constant(names[tensor.name], array_of(tensor))
     for node in body.node:
         names.update({name: f"{prefix}/{name}" for name in node.output if name})
     builder.add_all(rename_nodes(body.node, names))

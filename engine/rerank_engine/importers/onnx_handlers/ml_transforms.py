@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rerank_engine.dimensions import product
 from rerank_engine.graph import DTYPES
 from rerank_engine.importers.onnx import OnnxBuilder
+from rerank_engine.importers.onnx_file import array_of
 from rerank_engine.importers.onnx_handlers.ml_scores import (
     ML_DOMAIN,
     TEXT_LABELS,
@@ -230,7 +231,7 @@ def _label_encoder(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse(f"NaN keys and more than {_MOST_KEYS} keys are not supported; use ids and an embedding")
     default = np.array(found["default_int64" if values.dtype.kind == "i" else "default_float"], values.dtype)
     if found["default_tensor"] is not None:
-        default = _tensor(found["default_tensor"]).astype(values.dtype).reshape(())
+        default = array_of(found["default_tensor"]).astype(values.dtype).reshape(())
     result = builder.own_constant(f"{node.output[0]}/default", default)
     for number, (key, entry) in enumerate(zip(keys.tolist(), values, strict=True)):
         is_key = builder.emit("Equal", [value.name, scalar(builder, key, value.name)])
@@ -239,18 +240,12 @@ def _label_encoder(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         result = builder.emit("Where", [is_key, chosen, result], output=output)
 
 
-def _tensor(tensor: onnx.TensorProto) -> NDArray[Any]:
-    from onnx import numpy_helper
-
-    return np.asarray(numpy_helper.to_array(tensor))
-
-
 def _number_list(found: Mapping[str, Any], side: str) -> NDArray[Any] | None:
     """Keys or values of a LabelEncoder, None where they are texts."""
     if found[f"{side}_strings"]:
         return None
     if found[f"{side}_tensor"] is not None:
-        array = _tensor(found[f"{side}_tensor"]).reshape(-1)
+        array = array_of(found[f"{side}_tensor"]).reshape(-1)
         return array if array.dtype.kind in "if" else None
     if found[f"{side}_int64s"]:
         return np.array(found[f"{side}_int64s"], np.int64)

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from rerank_engine.dimensions import divide_exactly, names_in, product
 from rerank_engine.graph import DTYPES, Dim, attribute_shape, shape_text
 from rerank_engine.importers.onnx import OnnxBuilder
+from rerank_engine.importers.onnx_file import array_of
 from rerank_engine.importers.onnx_handlers.registry import handles
 from rerank_engine.importers.positions import (
+    MOST_POSITIONS,
     axes_known,
     iota,
     known_shape,
@@ -27,14 +29,9 @@ from rerank_engine.ops.ranges import ceil_divide
 if TYPE_CHECKING:
     import onnx
 
-_MOST_RANGE = 1 << 24
-"""A constant range of more numbers than this is refused: no list of candidates is that long."""
-
 
 @handles("Constant")
 def _constant(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    from onnx import numpy_helper
-
     found = builder.attributes(
         {"value": None, "value_float": None, "value_floats": None, "value_int": None, "value_ints": None}
     )
@@ -43,7 +40,7 @@ def _constant(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse("exactly one of the attributes that hold a value must be given")
     ((name, value),) = given_values
     if name == "value":
-        array = numpy_helper.to_array(value)
+        array = array_of(value)
     else:
         array = np.array(value, dtype=np.float32 if "float" in name else np.int64)
     builder.constant(node.output[0], array)
@@ -51,10 +48,8 @@ def _constant(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 @handles("ConstantOfShape")
 def _constant_of_shape(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
-    from onnx import numpy_helper
-
     fill = builder.attributes({"value": None})["value"]
-    number = numpy_helper.to_array(fill).reshape(()) if fill is not None else np.zeros((), np.float32)
+    number = array_of(fill).reshape(()) if fill is not None else np.zeros((), np.float32)
     known = known_shape(builder, node.input[0], "the shape")
     if any(isinstance(entry, int) and entry < 0 for entry in known.entries):
         raise builder.refuse(f"the shape {shape_text(known.entries)} has a negative dimension")
@@ -197,7 +192,7 @@ def _range(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     start, limit, step = known
     distance = limit - start
     count = ceil_divide(start - limit, -step) if isinstance(step, int) and step < 0 else ceil_divide(distance, step)
-    if count is None or step == 0 or (isinstance(count, int) and count > _MOST_RANGE):
+    if count is None or step == 0 or (isinstance(count, int) and count > MOST_POSITIONS):
         raise builder.refuse(f"cannot tell how many numbers {start}, {start} + {step}, ... below {limit} are")
     count = max(count, 0) if isinstance(count, int) else count
     integers = dtype if dtype in ("int32", "int64") else "int64"
@@ -220,14 +215,14 @@ def _constant_range(builder: OnnxBuilder, arrays: Sequence[NDArray[Any]]) -> NDA
         raise builder.refuse(f"a range from {start} to {limit} by {step} has no end")
     if arrays[0].dtype.kind == "f":
         count = math.ceil((float(limit) - float(start)) / float(step))
-        if count <= _MOST_RANGE:
+        if count <= MOST_POSITIONS:
             return (float(start) + float(step) * np.arange(max(count, 0), dtype=np.float64)).astype(arrays[0].dtype)
     else:
         whole = range(int(start), int(limit), int(step))
         count = len(whole)
-        if count <= _MOST_RANGE:
+        if count <= MOST_POSITIONS:
             return (int(start) + int(step) * np.arange(count, dtype=np.int64)).astype(arrays[0].dtype)
-    raise builder.refuse(f"a range of {count} numbers is too long; at most {_MOST_RANGE}")
+    raise builder.refuse(f"a range of {count} numbers is too long; at most {MOST_POSITIONS}")
 
 
 def _range_dtype(builder: OnnxBuilder, names: Sequence[str]) -> str:

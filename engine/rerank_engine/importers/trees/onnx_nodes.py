@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError
+from rerank_engine.importers.onnx_file import array_of
 from rerank_engine.importers.trees.model import EQUAL, LESS, LESS_EQUAL, VALUE, Tree
 
 Array = NDArray[Any]
@@ -126,12 +127,10 @@ def new_node_lists(found: Mapping[str, Any]) -> NodeLists:
     ConversionError
         The lists do not fit each other, or trees share nodes.
     """
-    from onnx import numpy_helper
-
     def tensor(name: str) -> Array:
         if found[name] is None:
             raise ConversionError(f"attribute {name} is missing")
-        return np.asarray(numpy_helper.to_array(found[name])).reshape(-1)
+        return array_of(found[name]).reshape(-1)
 
     splits, weights = tensor("nodes_splits").astype(np.float64), tensor("leaf_weights").astype(np.float64)
     mode, feature = tensor("nodes_modes").astype(np.int64), _integers(found, "nodes_featureids")
@@ -192,14 +191,12 @@ def _trees_of(roots: Array, true: Array, false: Array, true_leaf: Array, false_l
 
 def _members(found: Mapping[str, Any], mode: Array) -> dict[int, Array]:
     """Members by node: one list, NaN after each set."""
-    from onnx import numpy_helper
-
     places = np.flatnonzero(mode == _MEMBER)
     if not len(places):
         return {}
     if found["membership_values"] is None:
         raise ConversionError("membership_values is missing")
-    values = np.asarray(numpy_helper.to_array(found["membership_values"]), np.float64).reshape(-1)
+    values = np.asarray(array_of(found["membership_values"]), np.float64).reshape(-1)
     ends = np.flatnonzero(np.isnan(values))
     if len(ends) != len(places):
         raise ConversionError(f"membership_values has {len(ends)} sets for {len(places)} membership nodes")
@@ -290,11 +287,9 @@ def _tree(
 
 def float_list(found: Mapping[str, Any], name: str) -> Array:
     """Floats of an attribute, or of the tensor that stands for them."""
-    from onnx import numpy_helper
-
     tensor = found.get(f"{name}_as_tensor")
     if tensor is not None:
-        return np.asarray(numpy_helper.to_array(tensor), np.float64).reshape(-1)
+        return np.asarray(array_of(tensor), np.float64).reshape(-1)
     return np.array(found[name], np.float64)
 
 

@@ -1,0 +1,258 @@
+"""Functions of one number, arithmetic, comparison, logic, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import TensorProto
+
+from .growing import DoesNotFit, Growing, Tensor, joined, part
+
+Bound = Callable[[float], float]
+
+_SAME: Bound = lambda bound: bound  # noqa: E731
+_ONE: Bound = lambda bound: 1.0  # noqa: E731
+
+UNARY: dict[str, tuple[int, float, Bound]] = {
+    "Relu": (1, np.inf, _SAME),
+    "Sigmoid": (1, np.inf, _ONE),
+    "Tanh": (1, np.inf, _ONE),
+    "Neg": (1, np.inf, _SAME),
+    "Abs": (1, np.inf, _SAME),
+    "Identity": (1, np.inf, _SAME),
+    "LeakyRelu": (1, np.inf, _SAME),
+    "Elu": (1, np.inf, _SAME),
+    "Selu": (1, np.inf, lambda bound: 2 * bound),
+    "Softplus": (1, np.inf, lambda bound: bound + 1),
+    "Softsign": (1, np.inf, _ONE),
+    "Erf": (9, np.inf, _ONE),
+    "Exp": (1, 8.0, lambda bound: float(np.exp(bound))),
+    "Sin": (7, 100.0, _ONE),
+    "Cos": (7, 100.0, _ONE),
+    "Atan": (7, np.inf, lambda bound: 1.6),
+    "Sinh": (9, 8.0, lambda bound: float(np.sinh(bound))),
+    "Asinh": (9, np.inf, _SAME),
+    "HardSigmoid": (1, np.inf, _ONE),
+    "HardSwish": (14, np.inf, _SAME),
+    "ThresholdedRelu": (10, np.inf, _SAME),
+    "Celu": (12, np.inf, _SAME),
+    "Mish": (18, np.inf, _SAME),
+    "Gelu": (20, np.inf, _SAME),
+    "Floor": (1, np.inf, lambda bound: bound + 1),
+    "Ceil": (1, np.inf, lambda bound: bound + 1),
+    "Round": (11, np.inf, lambda bound: bound + 1),
+    "Sign": (9, np.inf, _ONE),
+    "Shrink": (9, np.inf, _SAME),
+}
+"""Function, oldest opset, largest magnitude it should see, bound of the result."""
+
+
+@part(12)
+def unary(m: Growing) -> None:
+    source = m.pick_float()
+    op = m.one_of([op for op, (since, _, _) in UNARY.items() if since <= m.opset])
+    _, most, bound = UNARY[op]
+    source = m.small(source, most)
+    extra: dict[str, float] = {}
+    if op in ("LeakyRelu", "Elu", "ThresholdedRelu", "Celu", "HardSigmoid") and m.chance(0.5):
+        extra["alpha"] = m.one_of([0.2, 0.5, 1.3])
+    m.add(op, [source], source.shape, bound=bound(source.bound) * 1.5, **extra)
+
+
+@part(3)
+def positive_function(m: Growing) -> None:
+    source = m.positive(m.pick_float())
+    op = m.one_of(["Log", "Sqrt", "Reciprocal"])
+    m.add(op, [source], source.shape, bound=max(4.0, np.sqrt(source.bound)))
+
+
+@part(12)
+def arithmetic(m: Growing) -> None:
+    left = m.pick_float()
+    right = m.partner(left)
+    op = m.one_of(["Add", "Sub", "Mul", "Max", "Min"])
+    if op == "Mul" and left.bound * right.bound > 1e4:
+        left = m.small(left, 1.0)
+    shape = joined(left.shape, right.shape)
+    assert shape is not None
+    pair = [left, right] if m.chance(0.5) else [right, left]
+    bound = left.bound * right.bound if op == "Mul" else left.bound + right.bound
+    m.add(op, pair, shape, bound=bound)
+
+
+@part(3)
+def division(m: Growing) -> None:
+    left = m.small(m.pick_float(), 1000.0)
+    right = m.positive(m.partner(left))
+    shape = joined(left.shape, right.shape)
+    assert shape is not None
+    m.add("Div", [left, right], shape, bound=4 * left.bound)
+
+
+@part(2)
+def power(m: Growing) -> None:
+    exponent = m.one_of([2.0, 0.5, 3.0, -1.0, 1.5, 0.0])
+    source = m.small(m.pick_float(), 10.0)
+    if exponent != 2.0:
+        source = m.positive(source)
+    number = m.constant(np.full(m.one_of([(), (1,)]), exponent, np.float32))
+    shape = source.shape or ((1,) if m.constants[number].ndim else ())
+    m.add("Pow", [source, number], shape, bound=max(16.0, source.bound ** abs(exponent)))
+
+
+@part(2)
+def several(m: Growing) -> None:
+    first = m.pick_float()
+    others = [m.partner(first) for _ in range(m.integer(0, 2))]
+    shape = first.shape
+    for other in others:
+        together = joined(shape, other.shape)
+        if together is None:
+            raise DoesNotFit
+        shape = together
+    bound = first.bound + sum(other.bound for other in others)
+    m.add(m.one_of(["Sum", "Max", "Min", "Mean"]), [first, *others], shape, bound=bound)
+
+
+@part(2)
+def parametric(m: Growing) -> None:
+    source = m.pick_float(lambda tensor: tensor.rank > 0)
+    slope = [dim if isinstance(dim, int) and m.chance(0.7) else 1 for dim in source.shape]
+    slope = slope[m.integer(0, source.rank - 1) :]
+    m.add("PRelu", [source, m.floats(slope)], source.shape, bound=3 * source.bound)
+
+
+@part(3)
+def clip(m: Growing) -> None:
+    source = m.pick_float()
+    low, high = (m.constant(np.float32(value).reshape(())) for value in (-m.integer(0, 2), m.integer(0, 3) + 0.5))
+    inputs = m.one_of([[source, low], [source, "", high], [source, low, high], [source]])
+    m.add("Clip", inputs, source.shape, bound=source.bound + 4)
+
+
+@part(3)
+def whole_numbers(m: Growing) -> None:
+    left = m.pick(lambda tensor: tensor.dtype in ("int64", "int32") and tensor.bound < 1e6)
+    right = m.partner(left)
+    shape = joined(left.shape, right.shape)
+    assert shape is not None
+    bound = max(left.bound * right.bound, left.bound + right.bound)
+    op = m.one_of(["Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Sign", "Clip"])
+    if op in ("Max", "Min") and m.opset < 12:
+        raise DoesNotFit
+    if op in ("Neg", "Abs", "Sign"):
+        m.add(op, [left], left.shape, left.dtype, bound=left.bound)
+    elif op == "Clip":
+        if m.opset < 12:
+            raise DoesNotFit
+        m.add(
+            op, [left, m.constant(-2, left.dtype), m.constant(3, left.dtype)], left.shape, left.dtype, bound=left.bound
+        )
+    else:
+        m.add(op, [left, right], shape, left.dtype, bound=bound)
+
+
+@part(3)
+def divided_whole_numbers(m: Growing) -> None:
+    left = m.pick(lambda tensor: tensor.dtype in ("int64", "int32"))
+    divisor = m.integer(1, 5)
+    op, extra = m.one_of([("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1})])
+    if op == "Mod" and not extra:
+        m.add(op, [left, m.constant(divisor, left.dtype)], left.shape, left.dtype, bound=5.0, below=divisor)
+    else:
+        number = m.constant(divisor * m.one_of([1, -1]), left.dtype)
+        m.add(op, [left, number], left.shape, left.dtype, bound=left.bound, **extra)
+
+
+@part(4)
+def comparison(m: Growing) -> None:
+    left = m.pick(lambda tensor: tensor.dtype in ("float32", "int64", "int32"))
+    right = m.partner(left)
+    shape = joined(left.shape, right.shape)
+    assert shape is not None
+    op = m.one_of(["Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"])
+    if op.endswith("OrEqual") and m.opset < 12:
+        raise DoesNotFit
+    m.add(op, [left, right], shape, "bool", bound=1.0)
+
+
+@part(3)
+def logic(m: Growing) -> None:
+    left = m.pick(lambda tensor: tensor.dtype == "bool")
+    op = m.one_of(["And", "Or", "Xor", "Not"])
+    if op == "Not":
+        m.add(op, [left], left.shape, "bool", bound=1.0)
+        return
+    right = m.partner(left)
+    shape = joined(left.shape, right.shape)
+    assert shape is not None
+    m.add(op, [left, right], shape, "bool", bound=1.0)
+
+
+@part(5)
+def where(m: Growing) -> None:
+    condition = m.pick(lambda tensor: tensor.dtype == "bool")
+    fitting = [
+        tensor
+        for tensor in m.tensors
+        if tensor.dtype in ("float32", "int64") and joined(tensor.shape, condition.shape) is not None
+    ]
+    yes: Tensor = m.one_of(fitting)
+    no = m.partner(yes)
+    shape = joined(yes.shape, condition.shape)
+    assert shape is not None
+    together = joined(shape, no.shape)
+    if together is None:
+        raise DoesNotFit
+    pair = [yes, no] if m.chance(0.5) else [no, yes]
+    m.add("Where", [condition, *pair], together, yes.dtype, bound=yes.bound + no.bound)
+
+
+@part(4)
+def cast(m: Growing) -> None:
+    source = m.pick()
+    code, dtype = m.one_of(
+        [
+            (TensorProto.FLOAT, "float32"),
+            (TensorProto.INT64, "int64"),
+            (TensorProto.INT32, "int32"),
+            (TensorProto.BOOL, "bool"),
+        ]
+    )
+    if source.is_float and dtype.startswith("int"):
+        source = m.small(source, 1e5)
+    m.add("Cast", [source], source.shape, dtype, bound=1.0 if dtype == "bool" else source.bound, to=code)
+
+
+@part(1.5)
+def doubles(m: Growing) -> None:
+    """A stretch in float64 and back, over operators that ONNX Runtime has for it."""
+    source = m.small(m.pick_float(), 20.0)
+    wide = m.add("Cast", [source], source.shape, "float64", bound=source.bound, to=TensorProto.DOUBLE)
+    for _ in range(m.integer(1, 2)):
+        op = m.one_of(["Add", "Mul", "Sub", "Exp", "Relu", "Tanh", "Sqrt", "ReduceSum", "Neg", "Abs"])
+        if op in ("Add", "Mul", "Sub"):
+            wide = m.add(
+                op, [wide, m.constant(np.float64(0.37).reshape(()))], wide.shape, "float64", bound=wide.bound * 2
+            )
+        elif op == "Sqrt":
+            wide = m.add(op, [m.add("Abs", [wide], wide.shape, "float64")], wide.shape, "float64", bound=wide.bound)
+        elif op == "ReduceSum" and wide.rank:
+            wide = m.reduced(op, wide, [m.axis(wide)], m.chance(0.5), bound=50 * wide.bound)
+        elif op == "Exp" and wide.bound > 20:
+            continue
+        elif op != "ReduceSum":
+            wide = m.add(op, [wide], wide.shape, "float64", bound=np.exp(wide.bound) if op == "Exp" else wide.bound)
+    m.add("Cast", [wide], wide.shape, bound=wide.bound, to=TensorProto.FLOAT)
+
+
+@part(1)
+def quiet(m: Growing) -> None:
+    """Operators that do nothing when a model is used, and what is told of single numbers."""
+    source = m.pick_float()
+    op = m.one_of(["Dropout", "IsNaN", "IsInf"])
+    if op == "Dropout":
+        m.add(op, [source], source.shape, bound=source.bound)
+    else:
+        m.add(op, [source], source.shape, "bool", bound=1.0)
