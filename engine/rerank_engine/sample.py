@@ -66,14 +66,17 @@ def make_sample(graph: Graph, seed: int = 0) -> Sample | None:
     for smallest_ids in (False, True):
         random = np.random.default_rng(seed)
         inputs = {
-            value.name: _draw(random, value, shapes[value.name], 1 if smallest_ids else vocabulary.get(value.name, 2))
+            value.name: np.asarray(
+                _draw(random, value, shapes[value.name], 1 if smallest_ids else vocabulary.get(value.name, 2))
+            )
             for value in values
         }
         try:
             exact = evaluate(graph, inputs, precise=True)
         except InputError:
             continue
-        outputs = {name: exact[name].astype(DTYPES[graph.values[name].dtype]) for name in graph.outputs}
+        with np.errstate(all="ignore"):  # What is beyond float32 becomes infinite there, as in the model itself.
+            outputs = {name: exact[name].astype(DTYPES[graph.values[name].dtype]) for name in graph.outputs}
         return Sample(inputs, outputs, _tolerance(exact, evaluate(graph, inputs)))
     return None
 

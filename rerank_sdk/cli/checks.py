@@ -22,6 +22,10 @@ OLDEST_PYTHON = (3, 11)
 
 EXTRAS = {
     "convert": ("onnx",),
+    "verify": ("onnx", "onnxruntime"),
+    "torch": ("onnx", "onnxscript", "torch"),
+    "tensorflow": ("onnx", "tensorflow", "tf2onnx"),
+    "sklearn": ("onnx", "skl2onnx", "sklearn"),
     "train": ("implicit", "onnx", "onnxscript", "scipy", "torch"),
     "simulator": ("implicit", "matplotlib", "scipy"),
     "serve": ("starlette", "uvicorn"),

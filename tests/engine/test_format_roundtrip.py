@@ -316,7 +316,7 @@ def dirty_bool() -> Graph:
         (renamed_node(name="x" * 5000), "at most 4096"),
         (renamed_node(name=None), "expected str"),
         (reshaped_input((Dim("N", 2**45), 3)), "more than"),
-        (reshaped_input((Dim("N") * Dim("T"), 3)), "gives the size of 'N' alone"),
+        (reshaped_input((Dim("N") * Dim("T"), 3)), "no input gives the size of 'N'"),
         (reshaped_input((2**64, 3)), "too large"),
         (reshaped_input((2**62, 2**62)), "more than"),
         (reshaped_input((0, 2**62, 2**62)), "more than"),

@@ -131,15 +131,15 @@ def test_not_a_number_stays_in_its_row(tools: Any) -> None:
     ("left", "right", "why"),
     [
         (("N", 4), (5, 3), "inner dimensions differ"),
-        (("N", 4), ("N", 4), "rows are candidates"),
-        (("N", 4), (2, 4, 3), "mixes candidates"),
-        (("N", 4), ("N", 4, 3), "mixes candidates"),
-        ((4,), (4, 3), "vector on the left"),
-        (("N",), (4, 3), "vector on the left"),
+        (("N", 4), ("N", 4), "inner dimensions differ"),
+        (("N", 4), (("N", 4), 3), "inner dimensions differ"),
+        ((2, "N"), (("N", 2), 3), "inner dimensions differ"),
+        ((4,), (4, 3), "needs matrices"),
+        (("N",), (4, 3), "needs matrices"),
         (("N", 4), (4,), "needs matrices"),
-        (("N", 2, 3, 4), ("N", 1, 4, 3), "broadcast in part"),
-        (("N", 2, 3, 4), (2, 4, 3), "broadcast in part"),
         ((3, 2, 4), (2, 4, 3), "do not broadcast"),
+        (("N", 2, 4), (2, 4, 3), "do not broadcast"),
+        ((("N", 2), 2, 4), ("N", 4, 3), "do not broadcast"),
     ],
 )
 def test_refused_forms(tools: Any, left: Any, right: Any, why: str) -> None:
@@ -148,24 +148,51 @@ def test_refused_forms(tools: Any, left: Any, right: Any, why: str) -> None:
         b.node("MatMul", b.input("float32", *left), b.input("float32", *right))
 
 
+def test_forms_that_mix_candidates(tools: Any) -> None:
+    """Batches broadcast in part, and candidates against candidates: over the whole list, not in blocks."""
+    b = tools.GraphBuilder()
+
+    def plain(*shape: Any) -> str:
+        return str(b.input("float32", *shape, domain="plain"))
+
+    pairs: list[tuple[Any, Any]] = [
+        (("N", 4), (2, 4, 3)),
+        (("N", 4), ("N", 4, 3)),
+        (("N", 2, 3, 4), ("N", 1, 4, 3)),
+        (("N", 2, 3, 4), (2, 4, 3)),
+        ((3, "N"), ("N", 3)),
+        (("N", 3), (3, "N")),
+    ]
+    for left, right in pairs:
+        b.output(b.node("MatMul", plain(*left), plain(*right)))
+    graph = b.finish()
+    compiled = tools.Compiled(graph)
+    for candidates in (0, 1, 2, 9, 131, 300):
+        feeds = b.feeds(candidates, seed=candidates)
+        expected = tools.expect(graph, feeds)
+        for name, array in compiled(feeds).items():
+            tools.assert_close(array, expected[name], f"{graph.values[name]} at N={candidates}", *TOLERANCE)
+
+
 def test_refused_dtypes_activation_and_bias(tools: Any) -> None:
     b = tools.GraphBuilder()
     x, w = b.input("float32", "N", 4), weight(b, 4, 3)
     refused: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-        ((b.input("int64", "N", 4), w), {}, "only float32"),
-        ((x, b.input("int32", 4, 3)), {}, "only float32"),
+        ((b.input("int64", "N", 4), w), {}, "needs two matrices of one dtype of float32, float64"),
+        ((x, b.input("int32", 4, 3)), {}, "needs two matrices of one dtype"),
+        ((b.input("int8", "N", 4), b.input("int8", 4, 3)), {}, "needs two matrices of one dtype"),
+        ((b.input("bool", "N", 4), b.input("bool", 4, 3)), {}, "needs two matrices of one dtype"),
         ((x, w), {"activation": "Exp"}, "activation 'Exp' is not one of"),
         ((x, w), {"beta": 1.0}, "attribute 'beta' is not understood"),
         ((x, w, weight(b, 4)), {}, "must be float32"),
         ((x, w, b.input("int64", 3)), {}, "must be float32"),
         ((x, w, weight(b, 3), weight(b, 3)), {}, "has 4 inputs"),
+        ((x,), {}, "has 1 inputs"),
+        ((b.input("int64", "N", 4), b.input("int64", 4, 3)), {"activation": "Relu"}, "with float32 only"),
     ]
     for inputs, extra, why in refused:
         with pytest.raises(UnsupportedOperatorError, match=why):
             b.node("MatMul", *inputs, **extra)
-    b.output(b.node("MatMul", x, w, b.input("float32", 3)))
-    with pytest.raises(UnsupportedOperatorError, match=r"bias 'in.*' must be constant"):
-        tools.Compiled(b.finish())
 
 
 @pytest.mark.parametrize("columns", [1, 3, 16, 17, 130])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rerank_engine.ops import OPERATORS
@@ -16,25 +15,9 @@ COUNTS = (0, 1, 2, 7, 50, 131, 1000)
 Case = Callable[[Any], None]
 
 
-def matmul(b: Any) -> None:
-    x = b.input("float32", "N", 5, domain="plain")
-    weight, bias = np.linspace(-1, 1, 35).reshape(5, 7), np.linspace(0, 1, 7)
-    b.output(b.node("MatMul", x, b.constant(weight)), b.node("MatMul", x, b.input("float32", 5, 7, domain="plain")))
-    b.output(b.node("MatMul", x, b.constant(weight), b.constant(bias), activation="LeakyRelu", alpha=0.2))
-    b.output(
-        b.node("MatMul", b.input("float32", "N", 3, 5, domain="plain"), b.input("float32", "N", 5, 2, domain="plain"))
-    )
-
-
-CASES: dict[str, Case] = {"MatMul": matmul}
-
-# Relative and absolute: sums lose what cancels.
-TOLERANCES = {"MatMul": (1e-6, 1e-5)}
-
-
 def all_cases(tools: Any) -> dict[str, Case]:
-    """The cases of this file, and those of the families that have files of their own."""
-    return CASES | tools.more("CASES")
+    """The cases of all families, each in a file of its own."""
+    return dict(tools.more("CASES"))
 
 
 def test_every_operator_has_a_case(tools: Any) -> None:
@@ -47,7 +30,7 @@ def test_compiled_like_the_reference(tools: Any, op: str) -> None:
     all_cases(tools)[op](b)
     graph = b.finish()
     compiled = tools.Compiled(graph)
-    tolerance, absolute = (TOLERANCES | tools.more("TOLERANCES")).get(op, (3e-7, 2 * tools.TINY))
+    tolerance, absolute = tools.more("TOLERANCES").get(op, (3e-7, 2 * tools.TINY))
     for candidates in COUNTS:
         feeds = b.feeds(candidates, seed=candidates)
         expected = tools.expect(graph, feeds)

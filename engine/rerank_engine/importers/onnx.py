@@ -122,8 +122,8 @@ class OnnxBuilder:
         self.reserved: set[str] = set()
         self.unavailable: dict[str, str] = {}
         self._dimensions: dict[str, str] = {}
-        self._node_names: set[str] = set()
-        self._prefixes: set[str] = set()
+        self._node_names: dict[str, int] = {}
+        self._prefixes: dict[str, int] = {}
         self._node: onnx.NodeProto | None = None
         self._added = 0
 
@@ -203,6 +203,8 @@ class OnnxBuilder:
                 self._dimensions[f"{entry.name}\0{axis}"] = name
                 shape.append(Dim(name))
         value = Value(entry.name, ONNX_DTYPES[kind.elem_type], tuple(shape))
+        if least_elements(value.shape) > MOST_ELEMENTS:
+            raise ConversionError(f"input {value} has more than {MOST_ELEMENTS} elements")
         self.graph.values[entry.name] = value
         self.graph.inputs.append(entry.name)
         self.names[entry.name] = entry.name
@@ -229,7 +231,7 @@ class OnnxBuilder:
         from rerank_engine.importers.onnx_handlers import HANDLERS
 
         self._node = node
-        self.count_node()
+        self.count_nodes(1)
         domain = "" if node.domain == "ai.onnx" else node.domain
         handler = HANDLERS.get((domain, node.op_type))
         if handler is None:
@@ -259,9 +261,9 @@ class OnnxBuilder:
             # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
             raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
 
-    def count_node(self) -> None:
-        """Count a node of the source, or a round of a loop, so that no small file keeps the importer busy for long."""
-        self._added += 1
+    def count_nodes(self, count: int) -> None:
+        """Count nodes that are added or copied, so that no small file keeps the importer busy for long."""
+        self._added += count
         if self._added > MOST_NODES:
             raise ConversionError(f"with its loops written out the model has more than {MOST_NODES} nodes")
 
@@ -286,11 +288,7 @@ class OnnxBuilder:
 
     def free_prefix(self, base: str) -> str:
         """A prefix for the names of an inlined part that no other part has."""
-        name, count = base, 1
-        while name in self._prefixes:
-            name, count = f"{base}.{count}", count + 1
-        self._prefixes.add(name)
-        return name
+        return _free_name(base, self._prefixes)
 
     @staticmethod
     def onnx_dtype(dtype: str) -> int:
@@ -473,15 +471,24 @@ class OnnxBuilder:
         ]
 
     def _unique(self, node: Node) -> Node:
-        name, count = node.name, 1
-        while name in self._node_names:
-            name, count = f"{node.name}.{count}", count + 1
-        self._node_names.add(name)
-        return replace(node, name=name)
+        return replace(node, name=_free_name(node.name, self._node_names))
 
     def emit_shaped(self, op: str, source: str, shape: Iterable[int | Dim], output: str | None = None) -> str:
         """Append a Reshape or Expand to a shape of the graph."""
         return self.emit(op, [source], {"shape": shape_attribute(shape)}, output)
+
+
+def _free_name(base: str, taken: dict[str, int]) -> str:
+    """A name that is not taken yet, and now is; ``taken`` has the next number of each.
+
+    The next one starts where this one ended: a thousand of one name take a thousand steps.
+    """
+    name, count = base, taken.get(base, 1)
+    while name in taken:
+        name, count = f"{base}.{count}", count + 1
+    taken[base] = count
+    taken.setdefault(name, 1)
+    return name
 
 
 def _type_name(entry: onnx.ValueInfoProto) -> str:

@@ -18,7 +18,7 @@ from rerank_engine.errors import ConversionError
 if TYPE_CHECKING:
     import onnx
 
-MOST_NODES = 100_000
+MOST_NODES = 20_000
 """A model that would become more nodes than this, with functions and loops written out, is refused."""
 
 _DEEPEST = 64
@@ -115,6 +115,13 @@ def array_of(tensor: onnx.TensorProto) -> NDArray[Any]:
         return np.asarray(numpy_helper.to_array(tensor))
     except (KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise ConversionError(f"{where} cannot be read: {error!r}") from error
+
+
+def count_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
+    """Number of nodes, with those in subgraphs."""
+    return sum(
+        1 + sum(count_nodes(graph.node) for entry in node.attribute for graph in _graphs(entry)) for node in nodes
+    )
 
 
 def _graphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:

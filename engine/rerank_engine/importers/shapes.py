@@ -156,6 +156,8 @@ def arithmetic(operator: str, values: Sequence[ShapeValue]) -> ShapeValue | None
         if any(entry is None for entry in entries):
             return None
         known = tuple(entry for entry in entries if entry is not None)
+        if not _fits(known, total.dtype):
+            return None
         total = ShapeValue(known, total.is_scalar and value.is_scalar, total.dtype)
     return total
 
@@ -189,7 +191,13 @@ def reduction(operator: str, value: ShapeValue) -> int | Dim | None:
         if total is None:
             return None
         total = fold(total, entry)
-    return total
+    return total if total is not None and _fits([total], value.dtype) else None
+
+
+def _fits(entries: Sequence[int | Dim], dtype: str) -> bool:
+    """Whether integers are in the range of their dtype: beyond it ONNX's arithmetic wraps around."""
+    largest = 2**31 if dtype == "int32" else 2**63
+    return all(isinstance(entry, Dim) or -largest <= entry < largest for entry in entries)
 
 
 def _paired(left: ShapeValue, right: ShapeValue) -> list[tuple[int | Dim, int | Dim]] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.graph import Dim, Node, Shape, Value, is_per_candidate
+from rerank_engine.graph import Dim, Node, Shape, Value, depends_on_candidates, is_per_candidate
 from rerank_engine.ops.registry import Array, Operator, refuse, register
 
 if TYPE_CHECKING:
@@ -59,19 +59,20 @@ def _reference(inputs: Sequence[Array], attributes: Mapping[str, Any], _: Sequen
 
 
 def _per_row(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
-    """Rows are independent when the candidates' subscript leads the result and every operand that has it."""
+    """Rows are independent when one subscript alone counts candidates, and leads the result and what has it."""
     operands, result = split_equation(node.attributes["equation"])
     lead = result[:1]
-    return is_per_candidate(outputs[0].shape) and all(
-        lead not in subscripts[1:] and (is_per_candidate(value.shape) if subscripts[:1] == lead else True)
-        for subscripts, value in zip(operands, inputs, strict=True)
+    return (
+        is_per_candidate(outputs[0].shape)
+        and all(lead not in subscripts[1:] for subscripts in operands)
+        and all(letter == lead for letter, dim in _sizes(node, inputs).items() if depends_on_candidates((dim,)))
     )
 
 
 def _lower(lowering: Lowering, node: Node) -> None:
     from llvmlite import ir
 
-    from rerank_engine.codegen.emitter import ELEMENT_TYPES
+    from rerank_engine.codegen.emitter import ELEMENT_TYPES, F32, F64
 
     e = lowering.emitter
     operands, result = split_equation(node.attributes["equation"])
@@ -82,13 +83,15 @@ def _lower(lowering: Lowering, node: Node) -> None:
     views = [lowering.view(name) for name in node.inputs]
     output = lowering.view(node.outputs[0])
     summed = [letter for letter in sizes if letter not in result]
-    floats = output.dtype.startswith("float")
-    zero = ir.Constant(ELEMENT_TYPES[output.dtype], 0)
+    floats, single = output.dtype.startswith("float"), output.dtype == "float32"
+    # One running sum over any number of terms loses digits in float32.
+    zero = ir.Constant(F64 if floats else ELEMENT_TYPES[output.dtype], 0)
 
     def term(indices: Mapping[str, Index]) -> ir.Value:
         total = None
         for view, subscripts in zip(views, operands, strict=True):
             value = view.load([indices[letter] for letter in subscripts])
+            value = e.b.fpext(value, F64) if single else value
             total = value if total is None else e.b.fmul(total, value) if floats else e.b.mul(total, value)
         return total
 
@@ -102,7 +105,8 @@ def _lower(lowering: Lowering, node: Node) -> None:
         return done
 
     def one(indices: list[ir.Value]) -> None:
-        output.store(add(0, dict(zip(result, indices, strict=True)), zero), indices)
+        total = add(0, dict(zip(result, indices, strict=True)), zero)
+        output.store(e.b.fptrunc(total, F32) if single else total, indices)
 
     e.nest(output.sizes, one)
 

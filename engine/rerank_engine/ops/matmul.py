@@ -57,11 +57,10 @@ def _lower(lowering: Lowering, node: Node) -> None:
 
     left, right = lowering.values[node.inputs[0]], lowering.values[node.inputs[1]]
     inner, columns = right.shape[-2:]
-    if left.dtype != "float32" or not isinstance(inner, int) or not isinstance(columns, int):
+    has_fixed_bias = all(lowering.constant(name) is not None for name in node.inputs[2:])
+    if left.dtype != "float32" or not isinstance(inner, int) or not isinstance(columns, int) or not has_fixed_bias:
         _lower_general(lowering, node)
         return
-    if len(node.inputs) == 3 and lowering.constant(node.inputs[2]) is None:
-        raise refuse(node, f"bias {node.inputs[2]!r} must be constant")
     kind = gemm.Product(
         inner=inner,
         columns=columns,

@@ -53,7 +53,7 @@ def _find_parts(editor: Editor, node: Node) -> _Parts | None:
         return None
     name, weight = node.inputs[0], editor.array(node.inputs[1])
     reshape = editor.maker(name, "Reshape")
-    if reshape is not None and editor.shape(name)[-1] == editor.shape(reshape.inputs[0])[-1:][0]:
+    if reshape is not None and editor.shape(name)[-1:] == editor.shape(reshape.inputs[0])[-1:]:
         name = reshape.inputs[0]
     joined = editor.maker(name, "Concat")
     if joined is None or weight is None or weight.ndim != 2 or weight.dtype.kind != "f":

@@ -48,11 +48,17 @@ UNARY: dict[str, tuple[int, float, Bound]] = {
 """Function, oldest opset, largest magnitude it should see, bound of the result."""
 
 
+_STEPS = ("Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "Shrink")
+"""Functions with jumps: the last digits decide where a number stands at one."""
+
+
 @part(12)
 def unary(m: Growing) -> None:
     source = m.pick_float()
     op = m.one_of([op for op, (since, _, _) in UNARY.items() if since <= m.opset])
     _, most, bound = UNARY[op]
+    if op in _STEPS and source.saturated:
+        raise DoesNotFit
     source = m.small(source, most)
     extra: dict[str, float] = {}
     if op in ("LeakyRelu", "Elu", "ThresholdedRelu", "Celu", "HardSigmoid") and m.chance(0.5):
@@ -167,8 +173,10 @@ def divided_whole_numbers(m: Growing) -> None:
 
 @part(4)
 def comparison(m: Growing) -> None:
-    left = m.pick(lambda tensor: tensor.dtype in ("float32", "int64", "int32"))
+    left = m.pick(lambda tensor: tensor.dtype in ("float32", "int64", "int32") and not tensor.saturated)
     right = m.partner(left)
+    if right.saturated:
+        raise DoesNotFit
     shape = joined(left.shape, right.shape)
     assert shape is not None
     op = m.one_of(["Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"])
@@ -211,7 +219,7 @@ def where(m: Growing) -> None:
 
 @part(4)
 def cast(m: Growing) -> None:
-    source = m.pick()
+    source = m.pick(lambda tensor: not tensor.saturated)
     code, dtype = m.one_of(
         [
             (TensorProto.FLOAT, "float32"),
@@ -237,7 +245,11 @@ def doubles(m: Growing) -> None:
                 op, [wide, m.constant(np.float64(0.37).reshape(()))], wide.shape, "float64", bound=wide.bound * 2
             )
         elif op == "Sqrt":
-            wide = m.add(op, [m.add("Abs", [wide], wide.shape, "float64")], wide.shape, "float64", bound=wide.bound)
+            size = m.add("Abs", [wide], wide.shape, "float64", bound=wide.bound)
+            safe = m.add(
+                "Add", [size, m.constant(np.float64(0.25).reshape(()))], wide.shape, "float64", bound=wide.bound
+            )
+            wide = m.add(op, [safe], wide.shape, "float64", bound=wide.bound)
         elif op == "ReduceSum" and wide.rank:
             wide = m.reduced(op, wide, [m.axis(wide)], m.chance(0.5), bound=50 * wide.bound)
         elif op == "Exp" and wide.bound > 20:

@@ -24,6 +24,11 @@ LARGEST_SIZES = {"N": 50, "T": 12}
 MOST_ELEMENTS = 60_000
 MOST_RANK = 5
 OPSETS = (11, 13, 17, 18, 21, 23)
+_SATURATING = (
+    *("Sigmoid", "Tanh", "Erf", "Softmax", "LogSoftmax", "Softsign", "Exp", "Softplus", "Elu", "Selu", "Celu", "Gelu"),
+    *("Mish", "Hardmax", "Atan", "ReduceProd", "ReduceLogSumExp"),
+)
+_SATURATES = 3.0
 ONNX_TYPES = {name: int(helper.np_dtype_to_tensor_dtype(dtype)) for name, dtype in DTYPES.items()}
 
 
@@ -43,6 +48,8 @@ class Tensor:
         Largest magnitude, roughly.
     below
         For integers that may be indices: all of them lie in ``0 .. below - 1``.
+    saturated
+        Whether numbers may be so near to a limit that implementations differ in which of them are equal.
     """
 
     name: str
@@ -50,6 +57,7 @@ class Tensor:
     shape: Shape
     bound: float = 4.0
     below: int | Dim | None = None
+    saturated: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -87,6 +95,10 @@ class Growing:
         Version of the operators.
     tensors
         Values that may be read, oldest first.
+    parts
+        What it has grown by.
+    made
+        Shapes of all results by name.
     """
 
     random: np.random.Generator
@@ -96,7 +108,7 @@ class Growing:
     inputs: list[Tensor] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
-    made: set[str] = field(default_factory=set)
+    made: dict[str, Shape] = field(default_factory=dict)
 
     # --- choices -------------------------------------------------------------------------------------------
 
@@ -132,6 +144,10 @@ class Growing:
 
     def pick_float(self, fits: Callable[[Tensor], bool] = lambda _: True) -> Tensor:
         return self.pick(lambda tensor: tensor.is_float and fits(tensor))
+
+    def pick_distinct(self, fits: Callable[[Tensor], bool]) -> Tensor:
+        """A value whose order of elements does not hang on the last digits."""
+        return self.pick_float(lambda tensor: not tensor.saturated and fits(tensor))
 
     def axis(self, tensor: Tensor, fits: Callable[[int | Dim], bool] = lambda _: True) -> int:
         found: int = self.one_of([axis for axis, dim in enumerate(tensor.shape) if fits(dim)])
@@ -206,8 +222,16 @@ class Growing:
         given = [entry if isinstance(entry, str) else entry.name for entry in inputs]
         outputs = [name if index in kept else "" for index, name in enumerate(names)]
         self.nodes.append(helper.make_node(op, given, outputs, **attributes))
-        made = [Tensor(name, dtype, shape, bound, below) for name, (dtype, shape) in zip(names, results, strict=True)]
-        self.made.update(tensor.name for tensor in made)
+        saturated = any(
+            entry.saturated or (op in _SATURATING and entry.bound > _SATURATES)
+            for entry in inputs
+            if isinstance(entry, Tensor)
+        )
+        made = [
+            Tensor(name, dtype, shape, bound, below, saturated and dtype == "float32")
+            for name, (dtype, shape) in zip(names, results, strict=True)
+        ]
+        self.made |= {tensor.name: tensor.shape for tensor in made}
         kept_tensors = [tensor for index, tensor in enumerate(made) if index in kept]
         self.tensors += kept_tensors
         return made if keep is None else kept_tensors
@@ -286,7 +310,7 @@ class Growing:
         while len(self.nodes) < nodes and tries < 40 * nodes:
             tries += 1
             name = names[int(self.random.choice(len(names), p=weights / weights.sum()))]
-            state = (list(self.nodes), dict(self.constants), list(self.inputs), list(self.tensors), set(self.made))
+            state = (list(self.nodes), dict(self.constants), list(self.inputs), list(self.tensors), dict(self.made))
             try:
                 PARTS[name][1](self)
                 self.parts.append(name)
@@ -326,6 +350,11 @@ class Growing:
         """The dimension that counts candidates: N where an input has it."""
         names = names_in(dim for tensor in self.inputs for dim in tensor.shape)
         return "N" if "N" in names else "T" if "T" in names else None
+
+    def has_empty(self, sizes: dict[str, int]) -> bool:
+        """Whether some value has no element, or even less, at these sizes."""
+        shapes = [*self.made.values(), *(tensor.shape for tensor in self.inputs)]
+        return any(size <= 0 for shape in shapes for size in concrete(shape, sizes))
 
     def feeds(self, sizes: dict[str, int], seed: int) -> dict[str, Array]:
         """Arrays for all inputs."""
@@ -379,9 +408,10 @@ def _outer_reads(graph: onnx.GraphProto) -> set[str]:
 
 
 _INPUT_SHAPES: tuple[Shape, ...] = (
-    (N, 4), (N, T, 3), (T, 5), (6,), (1, 4), (N,), (T, N), (N, 3, 4), (N, T), (2, N, 3), (T,), (N, 1), (N, 8), (T, 2, N),
-    (), (1, T, 4), (N, 2, T), (3, 4), (N, N), (N, 16, 2),
-)  # fmt: skip
+    *((N,), (N, 1), (N, 4), (N, 8), (N, T), (N, N), (N, T, 3), (N, 3, 4), (N, 2, T), (N, 16, 2)),
+    *((T,), (T, N), (T, 5), (T, 2, N), (1, T, 4), (2, N, 3)),
+    *((), (6,), (1, 4), (3, 4)),
+)
 
 
 def begin(random: np.random.Generator, opset: int | None = None) -> Growing:

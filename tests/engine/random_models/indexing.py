@@ -141,7 +141,7 @@ def scatter_nd(m: Growing) -> None:
 
 @part(3)
 def top_k(m: Growing) -> None:
-    source = m.pick_float(lambda tensor: any(isinstance(dim, int) and dim > 0 for dim in tensor.shape))
+    source = m.pick_distinct(lambda tensor: any(isinstance(dim, int) and dim > 0 for dim in tensor.shape))
     axis = m.axis(source, lambda dim: isinstance(dim, int) and dim > 0)
     size = source.shape[axis]
     assert isinstance(size, int)
@@ -163,7 +163,7 @@ def top_k(m: Growing) -> None:
 @part(2)
 def top_of_named(m: Growing) -> None:
     """The best of the candidates or of the history; one of them exists whenever there is any."""
-    source = m.pick_float(lambda tensor: any(isinstance(dim, Dim) for dim in tensor.shape))
+    source = m.pick_distinct(lambda tensor: any(isinstance(dim, Dim) for dim in tensor.shape))
     axis = m.axis(source, lambda dim: isinstance(dim, Dim))
     shape = tuple(1 if at == axis else dim for at, dim in enumerate(source.shape))
     m.add_many(
@@ -178,7 +178,7 @@ def top_of_named(m: Growing) -> None:
 
 @part(4)
 def arg(m: Growing) -> None:
-    source = m.pick_float(lambda tensor: tensor.rank > 0 and 0 not in tensor.shape)
+    source = m.pick_distinct(lambda tensor: tensor.rank > 0 and 0 not in tensor.shape)
     axis = m.axis(source)
     keep = m.integer(0, 1)
     shape = [1 if at == axis else dim for at, dim in enumerate(source.shape) if keep or at != axis]

@@ -117,7 +117,7 @@ def cut(m: Growing) -> None:
             start, stop = (start - size if start and m.chance(0.2) else start), (2**62 if stop == size else stop)
     else:
         start, stop, count = m.one_of(
-            [(1, 2**62, size - 1), (0, -1, size - 1), (0, 2**62, size), (1, -1, size - 2), (-1, 2**62, 1), (-2, -1, 1)]
+            [(1, 2**62, size - 1), (0, -1, size - 1), (0, 2**62, size), (1, -1, size - 2), (-1, 2**62, 1)]
         )
         if m.chance(0.2):
             start, stop, step, count = -1, -(2**62), -1, size

@@ -159,10 +159,8 @@ def convolution(m: Growing) -> None:
             entries.append(entry)
     weight = m.floats([features, channels // groups, *kernel], 0.4)
     inputs = [source, weight, m.floats([features])] if m.chance(0.5) else [source, weight]
-    m.add(
-        "Conv", inputs, [source.shape[0], features, *sizes], bound=source.bound * 30, group=groups, strides=strides, dilations=dilations,
-        pads=[*before, *after],
-    )  # fmt: skip
+    geometry = {"group": groups, "strides": strides, "dilations": dilations, "pads": [*before, *after]}
+    m.add("Conv", inputs, [source.shape[0], features, *sizes], bound=source.bound * 30, **geometry)
 
 
 @part(2)

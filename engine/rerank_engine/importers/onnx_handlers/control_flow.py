@@ -10,7 +10,7 @@ import numpy as np
 from rerank_engine.importers.embedding_bags import embedding_bag
 from rerank_engine.importers.functions import rename_nodes
 from rerank_engine.importers.onnx import OnnxBuilder
-from rerank_engine.importers.onnx_file import MOST_NODES, array_of
+from rerank_engine.importers.onnx_file import MOST_NODES, array_of, count_nodes
 from rerank_engine.importers.onnx_handlers.registry import handles
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 1024
 """A loop of more rounds than this is refused."""
+
+_BYTES_PER_NODE = 1 << 14
+"""Copying this much takes about as long as adding a node."""
 
 
 @handles("If")
@@ -128,7 +131,7 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
 
 def _inline(builder: OnnxBuilder, body: onnx.GraphProto, given: Mapping[str, str], prefix: str) -> list[str]:
     """Add the nodes of a subgraph and return the ONNX names of its results."""
-    builder.count_node()
+    builder.count_nodes(1 + count_nodes(body.node) + body.ByteSize() // _BYTES_PER_NODE)
     names = dict(given)
     for tensor in body.initializer:
         names[tensor.name] = f"{prefix}/{tensor.name}"
