@@ -23,7 +23,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from rich.console import Console
@@ -37,8 +37,14 @@ for _folder in ("model_fuzzing", "source_fuzzing"):
     sys.modules[_folder] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules[_folder])
 campaign = importlib.import_module("model_fuzzing.campaign")
-FAILURES = importlib.import_module("model_fuzzing.outcome").FAILURES
-corpus, outcome, source = (importlib.import_module(f"source_fuzzing.{name}") for name in ("corpus", "outcome", "source"))
+results = importlib.import_module("model_fuzzing.outcome")
+FAILURES = results.FAILURES
+corpus, outcome, source = (
+    importlib.import_module(f"source_fuzzing.{name}") for name in ("corpus", "outcome", "source")
+)
+
+WAITING_FACTOR = 6
+"""A worker is ended when a case takes this many times the allowed processor time on the clock: machines are shared."""
 
 MEMORY_BYTES = 4 * 1024**3
 """What a worker may take beyond what it has before the first case, addresses included."""
@@ -76,10 +82,12 @@ def main() -> int:
 
 def run_one(sources: list[Any], options: argparse.Namespace, case: int, directory: str) -> tuple[str, Any, Any]:
     """Make and examine one case; returns the way of damage, the files and the outcome."""
-    found: tuple[str, Any, Any] = outcome.run_case(
-        sources, options.seed, case, Path(directory), options.compiled_share
-    )
-    return found
+    started = process_time()
+    way, files, ended = outcome.run_case(sources, options.seed, case, Path(directory), options.compiled_share)
+    took_s = process_time() - started
+    if took_s > options.limit_s and ended.kind not in FAILURES:
+        ended = results.Outcome(results.HANG, f"it took {took_s:.0f} s; {ended.kind}: {ended.detail}")
+    return way, files, ended
 
 
 def repeat(sources: list[Any], options: argparse.Namespace, directory: str) -> int:
@@ -108,7 +116,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", default=list(source.SHARES), choices=list(source.SHARES))
     parser.add_argument("--compiled-share", type=float, default=0.07, help="share of the cases run as machine code")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--limit-s", type=float, default=20.0, help="longest time of one case, in seconds")
+    parser.add_argument("--limit-s", type=float, default=20.0, help="most processor time of one case, in seconds")
     parser.add_argument("--case", type=int, help="repeat one case in this process")
     parser.add_argument("--save", type=Path, help="with --case: write the corrupted files into this folder")
     parser.add_argument("--worker", type=int, nargs=3, help=argparse.SUPPRESS)
@@ -121,7 +129,7 @@ def parsed() -> argparse.Namespace:
 def run(options: argparse.Namespace) -> Any:
     """Run all cases, with a progress bar on a terminal."""
     command = [sys.executable, __file__, "--seed", str(options.seed), "--compiled-share", str(options.compiled_share)]
-    command += ["--kinds", *options.kinds]
+    command += ["--limit-s", str(options.limit_s), "--kinds", *options.kinds]
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[failures]} failures"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -135,7 +143,8 @@ def run(options: argparse.Namespace) -> Any:
                 print(json.dumps(finding), file=sys.stderr, flush=True)
             told = len(tally.findings)
 
-        return campaign.run_campaign([*command, "--worker"], options.count, options.workers, options.limit_s, on_case)
+        waiting_s = WAITING_FACTOR * options.limit_s
+        return campaign.run_campaign([*command, "--worker"], options.count, options.workers, waiting_s, on_case)
 
 
 if __name__ == "__main__":

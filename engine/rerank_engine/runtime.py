@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from rerank_engine.binding import bind_sizes
 from rerank_engine.codegen.image import ExecutableMemory, Image
-from rerank_engine.dimensions import Dim
+from rerank_engine.dimensions import Dim, product
 from rerank_engine.errors import CompileError, InputError, ModelFileError
 from rerank_engine.format import content_hash, read_model
 from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Value, concrete
 from rerank_engine.machine import machine_signature
 from rerank_engine.packing import pack_all
 from rerank_engine.paths import user_cache_dir
-from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, DynamicBuffer, place_dynamic
+from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, DynamicBuffer, largest_size, place_dynamic
 
 if TYPE_CHECKING:
     from rerank_engine.model import Model
@@ -38,6 +38,8 @@ _DEVICES = ("auto", "cpu")
 _ALIGNMENT = 64
 _PADDING = 64
 _FIRST_CAPACITY = 128
+_FIRST_BYTES = 256 * 1024 * 1024
+"""A session starts with room for this size of every named dimension, or for less where that takes more bytes."""
 
 
 def load(
@@ -289,7 +291,27 @@ class _Session:
         ]
         self._weights_address = code.weights.ctypes.data
         self._capacity: dict[str, int] = {}
-        self._reserve(dict.fromkeys(self._names, _FIRST_CAPACITY))
+        first = _FIRST_CAPACITY
+        while first > 1 and self._bytes_for(dict.fromkeys(self._names, first)) > _FIRST_BYTES:
+            first //= 2
+        self._reserve(dict.fromkeys(self._names, first))
+
+    def _bytes_for(self, capacity: dict[str, int]) -> int:
+        """Bytes of all buffers with room for these sizes."""
+        _, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
+        values = (self._graph.values[name] for name in (*self._graph.inputs, *self._graph.outputs))
+        return arena_bytes + sum(_buffer_bytes(value, capacity) for value in values)
+
+    def _make_room(self, sizes: dict[str, int]) -> None:
+        """Reserve for growing lists; where memory has no room to grow into, for these sizes only."""
+        for grown in (_round_up, int):
+            wanted = {name: max(self._capacity[name], grown(sizes[name])) for name in self._names}
+            try:
+                self._reserve(wanted)
+            except (MemoryError, OverflowError, ValueError):
+                continue
+            return
+        raise InputError(f"the inputs say {sizes}: that needs {self._bytes_for(wanted):,} bytes, more than there is")
 
     def _reserve(self, capacity: dict[str, int]) -> None:
         graph = self._graph
@@ -311,7 +333,7 @@ class _Session:
 
     def run(self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
         if any(sizes[name] > self._capacity[name] for name in self._names):
-            self._reserve({name: max(self._capacity[name], _round_up(sizes[name])) for name in self._names})
+            self._make_room(sizes)
         for index, name in enumerate(self._names):
             self._sizes[index] = sizes[name]
         for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
@@ -360,9 +382,12 @@ def _aligned(size: int) -> NDArray[np.uint8]:
 
 
 def _buffer(value: Value, sizes: Mapping[str, int]) -> NDArray[Any]:
-    dtype = DTYPES[value.dtype]
-    size = math.prod(concrete(value.shape, sizes)) * dtype.itemsize
-    return _aligned(size)[:size].view(dtype)
+    size = _buffer_bytes(value, sizes)
+    return _aligned(size)[:size].view(DTYPES[value.dtype])
+
+
+def _buffer_bytes(value: Value, sizes: Mapping[str, int]) -> int:
+    return largest_size(product([*value.shape, DTYPES[value.dtype].itemsize]), sizes)
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

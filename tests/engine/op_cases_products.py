@@ -1,4 +1,4 @@
-"""Cases of matrix products, Einstein sums and sliding windows: candidates on every axis, every dtype, sizes of 0 and 1."""
+"""Cases of matrix products, Einstein sums and sliding windows: candidates on any axis, all dtypes, sizes 0 and 1."""
 
 from __future__ import annotations
 

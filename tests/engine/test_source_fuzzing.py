@@ -206,7 +206,10 @@ def test_functions_that_grow_or_never_end_are_refused(folder: Path) -> None:
         onnx_models.calls(model, random)
         ended = outcome.examine(each, {"model.onnx": model.SerializeToString()}, folder)
         assert ended.kind in outcome.ACCEPTED, ended
-        for words in ("calls itself", "nested deeper than", f"more than {MOST_NODES} nodes"):
+        # Newer checkers of ONNX find the circle before we do.
+        circle = "calls itself" in ended.detail or "Cycle detected" in ended.detail
+        seen["circle"] += circle
+        for words in ("nested deeper than", f"more than {MOST_NODES} nodes"):
             seen[words] += words in ended.detail
     assert min(seen.values()) > 0, seen
 
@@ -314,7 +317,7 @@ def test_fields_of_messages_stay_in_their_ranges() -> None:
             if field.message_type is None:
                 content = protobuf.changed_scalar(None, field, random, ["text"])
                 message = onnx.TensorProto()
-                if field.is_repeated:
+                if hasattr(getattr(message, field.name), "extend"):
                     getattr(message, field.name).append(content)
                 else:
                     setattr(message, field.name, content)

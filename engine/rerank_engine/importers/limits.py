@@ -11,7 +11,7 @@ from rerank_engine.graph import DTYPES, Graph, concrete, names_in
 MOST_ELEMENTS = 2**31
 """Elements of one value, for one candidate and one entry of every other named dimension."""
 
-MOST_RESULT_BYTES = 2**28
+MOST_RESULT_BYTES = 2**26
 """A model whose results take more than this together is not run while it is converted."""
 
 

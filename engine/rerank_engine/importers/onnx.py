@@ -438,7 +438,9 @@ class OnnxBuilder:
         inferred = lookup(node).infer(node, [self.graph.values[entry] for entry in inputs])
         values = [Value(name, dtype, shape) for name, (dtype, shape) in zip(names, inferred, strict=True)]
         if too_large := [value for value in values if least_elements(value.shape) > MOST_ELEMENTS]:
-            raise ConversionError(f"{node.op} node {node.name!r}: {too_large[0]} has more than {MOST_ELEMENTS} elements")
+            raise ConversionError(
+                f"{node.op} node {node.name!r}: {too_large[0]} has more than {MOST_ELEMENTS} elements"
+            )
         known = self._compute(node, values)
         if known is None:
             self.graph.nodes.append(node)

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import ConversionError
+from rerank_engine.importers.local_functions import inline_functions
+from rerank_engine.importers.protobuf_texts import check_texts
 
 if TYPE_CHECKING:
     import onnx
@@ -49,14 +51,14 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
     from onnx.external_data_helper import load_external_data_for_model
-    from onnx.inliner import inline_local_functions
 
     if not isinstance(source, str | Path | onnx.ModelProto):
         raise ConversionError(f"expected a path or an onnx.ModelProto, got {type(source).__name__}")
     path = Path(source) if isinstance(source, str | Path) else None
     label = "cannot read the ONNX model" + (f" {path}" if path is not None else "")
     try:
-        model = source if path is None else onnx.ModelProto.FromString(path.read_bytes())
+        model: Any = source if path is None else onnx.ModelProto.FromString(path.read_bytes())
+        check_texts(model, label)
         _check_depth(model.graph.node, _DEEPEST, label)
         _check_places(model, path, label)
         if path is not None:
@@ -64,7 +66,7 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         onnx.checker.check_model(model)
         if model.functions:
             _check_calls(model, label)
-            model = inline_local_functions(model)
+            model = inline_functions(model)
     except (DecodeError, OSError, RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         raise ConversionError(f"{label}: {error}") from error
     return model

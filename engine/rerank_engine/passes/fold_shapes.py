@@ -72,13 +72,13 @@ def _fold(
     node: Node, known: Mapping[str, ShapeValue], values: Mapping[str, Value]
 ) -> ShapeValue | NDArray[np.bool_] | None:
     """The result as sizes, or as truth values; None where it is neither."""
-    from rerank_engine.importers.shapes import COMPARISONS, comparison
+    from rerank_engine.importers.shapes import COMPARISONS, MOST_ENTRIES, comparison
 
     if len(node.outputs) != 1 or any(name not in known for name in node.inputs):
         return None
     given = [known[name] for name in node.inputs]
     result = values[node.outputs[0]]
-    if len(result.shape) > 1 or any(isinstance(dim, Dim) for dim in result.shape):
+    if len(result.shape) > 1 or any(isinstance(dim, Dim) or dim > MOST_ENTRIES for dim in result.shape):
         return None
     try:
         if node.op in COMPARISONS:

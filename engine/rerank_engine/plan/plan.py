@@ -7,7 +7,7 @@ latter stand in the header, so that the code needs no other plan when a size cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rerank_engine.dimensions import names_in, product, resolve
@@ -204,15 +204,19 @@ def place_dynamic(
     """
     ordered = list(buffers)
     lifetimes = [
-        Lifetime(str(index), _most(buffer.size_bytes, capacity), buffer.first, buffer.last)
+        Lifetime(str(index), largest_size(buffer.size_bytes, capacity), buffer.first, buffer.last)
         for index, buffer in enumerate(ordered)
     ]
     offsets, end = place(lifetimes, fixed_bytes)
     return [offsets[str(index)] for index in range(len(ordered))], -(-end // ALIGNMENT) * ALIGNMENT
 
 
-def _most(size: int | Dim, capacity: dict[str, int]) -> int:
-    """Largest value of a size up to the capacity: terms that are taken away count as zero."""
+def largest_size(size: int | Dim, capacity: Mapping[str, int]) -> int:
+    """Largest value of a size up to the capacity: terms that are taken away count as zero.
+
+    >>> largest_size(Dim("T") - Dim("N"), {"N": 128, "T": 128})
+    128
+    """
     if isinstance(size, int):
         return size
     return sum(

@@ -153,9 +153,9 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """Inline local functions as the importer does, so that values have the same names."""
     if not model.functions:
         return model
-    from onnx import inliner
+    from rerank_engine.importers.local_functions import inline_functions
 
-    return inliner.inline_local_functions(model)
+    return inline_functions(model)
 
 
 def _input_dtypes(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -14,53 +16,37 @@ Bound = Callable[[float], float]
 _SAME: Bound = lambda bound: bound  # noqa: E731
 _ONE: Bound = lambda bound: 1.0  # noqa: E731
 
-UNARY: dict[str, tuple[int, float, Bound]] = {
-    "Relu": (1, np.inf, _SAME),
-    "Sigmoid": (1, np.inf, _ONE),
-    "Tanh": (1, np.inf, _ONE),
-    "Neg": (1, np.inf, _SAME),
-    "Abs": (1, np.inf, _SAME),
-    "Identity": (1, np.inf, _SAME),
-    "LeakyRelu": (1, np.inf, _SAME),
-    "Elu": (1, np.inf, _SAME),
-    "Selu": (1, np.inf, lambda bound: 2 * bound),
-    "Softplus": (1, np.inf, lambda bound: bound + 1),
-    "Softsign": (1, np.inf, _ONE),
-    "Erf": (9, np.inf, _ONE),
-    "Exp": (1, 8.0, lambda bound: float(np.exp(bound))),
-    "Sin": (7, 100.0, _ONE),
-    "Cos": (7, 100.0, _ONE),
-    "Atan": (7, np.inf, lambda bound: 1.6),
-    "Sinh": (9, 8.0, lambda bound: float(np.sinh(bound))),
-    "Asinh": (9, np.inf, _SAME),
-    "HardSigmoid": (1, np.inf, _ONE),
-    "HardSwish": (14, np.inf, _SAME),
-    "ThresholdedRelu": (10, np.inf, _SAME),
-    "Celu": (12, np.inf, _SAME),
-    "Mish": (18, np.inf, _SAME),
-    "Gelu": (20, np.inf, _SAME),
-    "Floor": (1, np.inf, lambda bound: bound + 1),
-    "Ceil": (1, np.inf, lambda bound: bound + 1),
-    "Round": (11, np.inf, lambda bound: bound + 1),
-    "Sign": (9, np.inf, _ONE),
-    "Shrink": (9, np.inf, _SAME),
+UNARY: dict[str, tuple[float, Bound]] = {
+    **dict.fromkeys(("Relu", "Neg", "Abs", "Identity", "LeakyRelu", "Elu", "Asinh", "HardSwish"), (np.inf, _SAME)),
+    **dict.fromkeys(("ThresholdedRelu", "Celu", "Mish", "Gelu", "Shrink", "Selu", "Swish"), (np.inf, _SAME)),
+    **dict.fromkeys(("Sigmoid", "Tanh", "Softsign", "Erf", "HardSigmoid", "Sign", "Atan"), (np.inf, _ONE)),
+    **{op: (np.inf, lambda bound: bound + 1) for op in ("Softplus", "Floor", "Ceil", "Round")},
+    **dict.fromkeys(("Sin", "Cos"), (100.0, _ONE)),
+    **dict.fromkeys(("Asin", "Acos", "Atanh"), (0.95, _SAME)),
+    "Tan": (1.2, lambda bound: 3.0),
+    "Exp": (8.0, lambda bound: float(np.exp(bound))),
+    "Sinh": (8.0, lambda bound: float(np.sinh(bound))),
+    "Cosh": (8.0, lambda bound: float(np.cosh(bound))),
 }
-"""Function, oldest opset, largest magnitude it should see, bound of the result."""
+"""Function: largest magnitude that it should see, bound of the result."""
 
 
 _STEPS = ("Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "Shrink")
 """Functions with jumps: the last digits decide where a number stands at one."""
 
 
-@part(12)
+@part(10)
 def unary(m: Growing) -> None:
     source = m.pick_float()
-    op = m.one_of([op for op, (since, _, _) in UNARY.items() if since <= m.opset])
-    _, most, bound = UNARY[op]
+    op = m.one_of(list(UNARY))
+    most, bound = UNARY[op]
     if op in _STEPS and source.saturated:
         raise DoesNotFit
+    if most == 0.95:
+        scaled = m.add("Tanh", [source], source.shape, bound=1.0)
+        source = m.add("Mul", [scaled, m.constant(np.float32(0.9).reshape(()))], source.shape, bound=0.9)
     source = m.small(source, most)
-    extra: dict[str, float] = {}
+    extra: dict[str, Any] = {}
     if op in ("LeakyRelu", "Elu", "ThresholdedRelu", "Celu", "HardSigmoid") and m.chance(0.5):
         extra["alpha"] = m.one_of([0.2, 0.5, 1.3])
     m.add(op, [source], source.shape, bound=bound(source.bound) * 1.5, **extra)
@@ -73,11 +59,11 @@ def positive_function(m: Growing) -> None:
     m.add(op, [source], source.shape, bound=max(4.0, np.sqrt(source.bound)))
 
 
-@part(12)
+@part(10)
 def arithmetic(m: Growing) -> None:
     left = m.pick_float()
     right = m.partner(left)
-    op = m.one_of(["Add", "Sub", "Mul", "Max", "Min"])
+    op = m.one_of(["Add", "Sub", "Mul", *(["Max", "Min"] if m.opset >= 8 else [])])
     if op == "Mul" and left.bound * right.bound > 1e4:
         left = m.small(left, 1.0)
     shape = joined(left.shape, right.shape)
@@ -111,6 +97,8 @@ def power(m: Growing) -> None:
 def several(m: Growing) -> None:
     first = m.pick_float()
     others = [m.partner(first) for _ in range(m.integer(0, 2))]
+    if m.opset < 8:
+        raise DoesNotFit
     shape = first.shape
     for other in others:
         together = joined(shape, other.shape)
@@ -124,6 +112,8 @@ def several(m: Growing) -> None:
 @part(2)
 def parametric(m: Growing) -> None:
     source = m.pick_float(lambda tensor: tensor.rank > 0)
+    if m.opset < 9:
+        raise DoesNotFit
     slope = [dim if isinstance(dim, int) and m.chance(0.7) else 1 for dim in source.shape]
     slope = slope[m.integer(0, source.rank - 1) :]
     m.add("PRelu", [source, m.floats(slope)], source.shape, bound=3 * source.bound)
@@ -132,12 +122,21 @@ def parametric(m: Growing) -> None:
 @part(3)
 def clip(m: Growing) -> None:
     source = m.pick_float()
+    if m.opset < 11:
+        m.add(
+            "Clip",
+            [source],
+            source.shape,
+            bound=source.bound,
+            **m.one_of([{"min": -1.0}, {"max": 0.5}, {"min": 0.0, "max": 6.0}]),
+        )
+        return
     low, high = (m.constant(np.float32(value).reshape(())) for value in (-m.integer(0, 2), m.integer(0, 3) + 0.5))
     inputs = m.one_of([[source, low], [source, "", high], [source, low, high], [source]])
     m.add("Clip", inputs, source.shape, bound=source.bound + 4)
 
 
-@part(3)
+@part(4)
 def whole_numbers(m: Growing) -> None:
     left = m.pick(lambda tensor: tensor.dtype in ("int64", "int32") and tensor.bound < 1e6)
     right = m.partner(left)
@@ -171,21 +170,19 @@ def divided_whole_numbers(m: Growing) -> None:
         m.add(op, [left, number], left.shape, left.dtype, bound=left.bound, **extra)
 
 
-@part(4)
+@part(6)
 def comparison(m: Growing) -> None:
     left = m.pick(lambda tensor: tensor.dtype in ("float32", "int64", "int32") and not tensor.saturated)
     right = m.partner(left)
-    if right.saturated:
+    op = m.one_of(["Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"])
+    if right.saturated or (m.opset < 11 and not left.is_float) or (op == "Equal" and m.opset < 11):
         raise DoesNotFit
     shape = joined(left.shape, right.shape)
     assert shape is not None
-    op = m.one_of(["Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"])
-    if op.endswith("OrEqual") and m.opset < 12:
-        raise DoesNotFit
     m.add(op, [left, right], shape, "bool", bound=1.0)
 
 
-@part(3)
+@part(6)
 def logic(m: Growing) -> None:
     left = m.pick(lambda tensor: tensor.dtype == "bool")
     op = m.one_of(["And", "Or", "Xor", "Not"])
@@ -198,7 +195,7 @@ def logic(m: Growing) -> None:
     m.add(op, [left, right], shape, "bool", bound=1.0)
 
 
-@part(5)
+@part(7)
 def where(m: Growing) -> None:
     condition = m.pick(lambda tensor: tensor.dtype == "bool")
     fitting = [
@@ -268,3 +265,102 @@ def quiet(m: Growing) -> None:
         m.add(op, [source], source.shape, bound=source.bound)
     else:
         m.add(op, [source], source.shape, "bool", bound=1.0)
+
+
+_NARROW = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int32": TensorProto.INT32,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+}
+
+
+@part(4)
+def narrow_whole_numbers(m: Growing) -> None:
+    """A stretch in another integer dtype, where sums and products wrap around, and back."""
+    source = m.pick(lambda tensor: tensor.dtype in ("int64", "int32", "bool") and tensor.bound < 1e6)
+    dtype = m.one_of(list(_NARROW))
+    value = m.add("Cast", [source], source.shape, dtype, bound=1e9, to=_NARROW[dtype])
+    for _ in range(m.integer(1, 2)):
+        forms = ["Concat", "Transpose", "Equal", "Mod"]
+        forms += ["Add", "Mul", "Sub"] if dtype in ("int32", "uint32", "uint64") and m.opset >= 14 else []
+        forms += ["Max", "Min"] if m.opset >= 13 else []
+        forms += ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"] if m.opset >= 18 else []
+        forms += ["BitShift"] if dtype.startswith("u") else []
+        op = m.one_of(forms)
+        if op == "Concat":
+            if not value.rank:
+                continue
+            shape = [value.shape[0] * 2, *value.shape[1:]]
+            value = m.add(op, [value, value], shape, dtype, bound=1e9, axis=0)
+        elif op == "Transpose":
+            value = m.add(op, [value], value.shape[::-1], dtype, bound=1e9)
+        elif op == "BitwiseNot":
+            value = m.add(op, [value], value.shape, dtype, bound=1e9)
+        elif op == "Equal":
+            if m.opset >= 11:
+                m.add(op, [value, m.constant(np.array(3, dtype))], value.shape, "bool", bound=1.0)
+        elif op == "Mod":
+            value = m.add(op, [value, m.constant(np.array(m.integer(1, 100), dtype))], value.shape, dtype, bound=100.0)
+        else:
+            number = m.constant(np.array(m.integer(1, 5 if op == "BitShift" else 90), dtype))
+            extra = {"direction": m.one_of(["LEFT", "RIGHT"])} if op == "BitShift" else {}
+            value = m.add(op, [value, number], value.shape, dtype, bound=1e9, **extra)
+    m.add("Cast", [value], value.shape, "int64", bound=1e9, to=TensorProto.INT64)
+
+
+@part(2)
+def written_function(m: Growing) -> None:
+    """GELU and SiLU as exporters write them."""
+    source = m.small(m.pick_float(), 20.0)
+
+    def number(value: float) -> str:
+        return m.constant(np.full(m.one_of([(), (1,)]) if source.rank else (), value, np.float32))
+
+    def on(op: str, *inputs: Tensor | str) -> Tensor:
+        return m.add(op, inputs, source.shape, bound=source.bound + 2)
+
+    form = m.one_of(["erf", "tanh", "silu", "softplus"])
+    if form == "silu":
+        on("Mul", *((source, on("Sigmoid", source)) if m.chance(0.5) else (on("Sigmoid", source), source)))
+    elif form == "softplus":
+        on("Log", on("Add", on("Exp", m.small(source, 8.0)), number(1.0)))
+    elif form == "erf":
+        cut = on("Div", source, number(2**0.5)) if m.chance(0.5) else on("Mul", source, number(0.5**0.5))
+        more = on("Add", on("Erf", cut), number(1.0))
+        if m.chance(0.5):
+            on("Mul", on("Mul", source, more), number(0.5))
+        else:
+            on("Mul", on("Mul", number(0.5), source), more)
+    else:
+        cube = on("Mul", on("Mul", source, source), source)
+        inner = on("Mul", on("Add", source, on("Mul", cube, number(0.044715))), number((2 / np.pi) ** 0.5))
+        on("Mul", on("Mul", source, number(0.5)), on("Add", on("Tanh", inner), number(1.0)))
+
+
+@part(2)
+def again(m: Growing) -> None:
+    """A node that is there already, under another name."""
+    node = m.one_of(
+        [node for node in m.nodes if len(node.output) == 1 and not any(e.HasField("g") for e in node.attribute)]
+    )
+    old = m.one_of([tensor for tensor in m.tensors if tensor.name == node.output[0]])
+    name = f"v{len(m.nodes)}"
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.output[0] = name
+    m.nodes.append(copy)
+    m.made[name] = old.shape
+    m.tensors.append(replace(old, name=name))
+
+
+@part(2)
+def affine(m: Growing) -> None:
+    """A factor and a shift for each of the last dimension, constant."""
+    source = m.small(m.pick_float(lambda tensor: tensor.rank > 0 and isinstance(tensor.shape[-1], int)), 100.0)
+    width = source.shape[-1]
+    assert isinstance(width, int)
+    first, second = m.one_of([("Mul", "Add"), ("Add", "Mul"), ("Sub", "Mul"), ("Mul", "Mul"), ("Add", "Add")])
+    value = m.add(first, [source, m.floats([width])], source.shape, bound=3 * source.bound + 3)
+    m.add(second, [value, m.floats(m.one_of([[width], [1], []]))], source.shape, bound=9 * source.bound + 9)

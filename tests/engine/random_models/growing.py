@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,24 +12,42 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from rerank_engine.dimensions import Dim, names_in, product
+from rerank_engine.dimensions import Dim, names_in
 from rerank_engine.graph import DTYPES, concrete
 
 Array = NDArray[Any]
 Shape = tuple[int | Dim, ...]
 
-N, T = Dim("N"), Dim("T")
-LARGEST_SIZES = {"N": 50, "T": 12}
+N, T, S = Dim("N"), Dim("T"), Dim("S")
+LARGEST_SIZES = {"N": 140, "T": 10, "S": 4}
 """Sizes up to which no value may have more than :data:`MOST_ELEMENTS` elements."""
 
-MOST_ELEMENTS = 60_000
+MOST_ELEMENTS = 80_000
 MOST_RANK = 5
-OPSETS = (11, 13, 17, 18, 21, 23)
+OPSETS = (7, 9, 10, 11, 12, 13, 15, 17, 18, 20, 21, 22, 23)
 _SATURATING = (
     *("Sigmoid", "Tanh", "Erf", "Softmax", "LogSoftmax", "Softsign", "Exp", "Softplus", "Elu", "Selu", "Celu", "Gelu"),
     *("Mish", "Hardmax", "Atan", "ReduceProd", "ReduceLogSumExp"),
 )
 _SATURATES = 3.0
+SINCE = {
+    **dict.fromkeys(("Erf", "IsNaN", "Sign", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Where", "ConstantOfShape"), 9),
+    **dict.fromkeys(("OneHot", "EyeLike", "Shrink", "Scan", "MeanVarianceNormalization"), 9),
+    **dict.fromkeys(("Mod", "IsInf", "ThresholdedRelu", "QuantizeLinear", "DequantizeLinear", "MatMulInteger"), 10),
+    **dict.fromkeys(("ReverseSequence",), 10),
+    **dict.fromkeys(("Round", "CumSum", "Range", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), 11),
+    **dict.fromkeys(("BitShift", "DynamicQuantizeLinear", "Loop", "DepthToSpace"), 11),
+    **dict.fromkeys(("Einsum", "Celu", "GreaterOrEqual", "LessOrEqual"), 12),
+    **dict.fromkeys(("HardSwish", "Trilu"), 14),
+    "LayerNormalization": 17,
+    **dict.fromkeys(("Mish", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), 18),
+    "Gelu": 20,
+    "GroupNormalization": 21,
+    **dict.fromkeys(("RMSNormalization", "Attention"), 23),
+    "Swish": 24,
+}
+"""Opsets in which operators came, or got the form that is used here; those of opset 7 are not listed."""
+
 ONNX_TYPES = {name: int(helper.np_dtype_to_tensor_dtype(dtype)) for name, dtype in DTYPES.items()}
 
 
@@ -154,8 +173,8 @@ class Growing:
         return found
 
     def signed(self, axis: int, rank: int) -> int:
-        """The axis, sometimes counted from the end."""
-        return axis - rank if self.chance(0.4) else axis
+        """The axis, sometimes counted from the end, which opsets before 11 do not know."""
+        return axis - rank if self.opset >= 11 and self.chance(0.4) else axis
 
     # --- values --------------------------------------------------------------------------------------------
 
@@ -174,7 +193,7 @@ class Growing:
 
     def input(self, dtype: str, shape: Shape, below: int | None = None) -> Tensor:
         """Declare a further input."""
-        if any(isinstance(dim, Dim) and dim not in (N, T) for dim in shape):
+        if any(isinstance(dim, Dim) and dim not in (N, T, S) for dim in shape):
             raise DoesNotFit
         bound = 8.0 if dtype == "float32" else float(below or 20)
         tensor = Tensor(f"x{len(self.inputs)}", dtype, shape, bound, below)
@@ -209,8 +228,10 @@ class Growing:
         **attributes: Any,
     ) -> list[Tensor]:
         """Add a node; ``keep`` tells which results have names, by default all."""
+        if SINCE.get(op, 1) > self.opset:
+            raise DoesNotFit
         for _, shape in results:
-            if len(shape) > MOST_RANK or product(concrete(shape, LARGEST_SIZES)) > MOST_ELEMENTS:
+            if len(shape) > MOST_RANK or math.prod(concrete(shape, LARGEST_SIZES)) > MOST_ELEMENTS:
                 raise DoesNotFit
             if any(isinstance(size, int) and size < 0 for size in shape):
                 raise DoesNotFit
@@ -222,7 +243,7 @@ class Growing:
         given = [entry if isinstance(entry, str) else entry.name for entry in inputs]
         outputs = [name if index in kept else "" for index, name in enumerate(names)]
         self.nodes.append(helper.make_node(op, given, outputs, **attributes))
-        saturated = any(
+        saturated = op in ("If", "Loop", "Scan") or any(
             entry.saturated or (op in _SATURATING and entry.bound > _SATURATES)
             for entry in inputs
             if isinstance(entry, Tensor)
@@ -275,11 +296,9 @@ class Growing:
         shape = [1 if isinstance(dim, Dim) or self.chance(0.2) else dim for dim in shape]
         if tensor.is_float:
             return self.floats([dim for dim in shape if isinstance(dim, int)])
-        if tensor.dtype == "bool":
-            array = self.random.random(tuple(shape)) < 0.5  # type: ignore[arg-type]
-        else:
-            low = 0 if tensor.dtype.startswith("u") else -5
-            array = self.random.integers(low, 6, tuple(shape))  # type: ignore[arg-type]
+        sizes = fixed(shape)
+        low = 0 if tensor.dtype == "bool" or tensor.dtype.startswith("u") else -5
+        array: Array = self.random.integers(low, 2 if tensor.dtype == "bool" else 6, sizes)
         return Tensor(self.constant(array, tensor.dtype), tensor.dtype, tuple(shape), 5.0)
 
     def reduced(
@@ -345,11 +364,12 @@ class Growing:
         graph = helper.make_graph(self.nodes, "random", inputs, ranked, initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
 
-    @property
     def candidates(self) -> str | None:
-        """The dimension that counts candidates: N where an input has it."""
-        names = names_in(dim for tensor in self.inputs for dim in tensor.shape)
-        return "N" if "N" in names else "T" if "T" in names else None
+        """A dimension that counts candidates: mostly N, where an input has it."""
+        names = sorted(names_in(dim for tensor in self.inputs for dim in tensor.shape))
+        if not names:
+            return None
+        return "N" if "N" in names and self.chance(0.8) else str(self.one_of(names))
 
     def has_empty(self, sizes: dict[str, int]) -> bool:
         """Whether some value has no element, or even less, at these sizes."""
@@ -409,7 +429,8 @@ def _outer_reads(graph: onnx.GraphProto) -> set[str]:
 
 _INPUT_SHAPES: tuple[Shape, ...] = (
     *((N,), (N, 1), (N, 4), (N, 8), (N, T), (N, N), (N, T, 3), (N, 3, 4), (N, 2, T), (N, 16, 2)),
-    *((T,), (T, N), (T, 5), (T, 2, N), (1, T, 4), (2, N, 3)),
+    *((T,), (T, N), (T, 5), (T, 2, N), (1, T, 4), (2, N, 3), (N, S, 4), (S, T, 2), (N, 1, S), (S, 6), (N, T, 8)),
+    *((N, 2, T, 4), (1, N, T, 4), (T, N, 4), (N, 4, 5), (2, T, 6), (N, 2, 3, 4), (T, 1, 4)),
     *((), (6,), (1, 4), (3, 4)),
 )
 

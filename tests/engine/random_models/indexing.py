@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rerank_engine.dimensions import Dim
@@ -39,6 +41,8 @@ def gather(m: Growing) -> None:
     axis = m.axis(source)
     index = _indices(m, source.shape[axis])
     shape = [*source.shape[:axis], *index.shape, *source.shape[axis + 1 :]]
+    if m.opset < 11 and (np.asarray(m.constants.get(index.name, 0)) < 0).any():
+        raise DoesNotFit
     m.add(
         "Gather",
         [source, index],
@@ -50,7 +54,7 @@ def gather(m: Growing) -> None:
     )
 
 
-@part(5)
+@part(6)
 def embedding(m: Growing) -> None:
     """Rows of a table by ids."""
     index = m.pick(lambda tensor: tensor.dtype in _INDEX and isinstance(tensor.below, int))
@@ -59,7 +63,7 @@ def embedding(m: Growing) -> None:
     m.add("Gather", [table, index], [*index.shape, table.shape[1]], bound=3.0)
 
 
-@part(3)
+@part(8)
 def gather_elements(m: Growing) -> None:
     source = m.pick(lambda tensor: tensor.rank > 0 and tensor.dtype in ("float32", "int64"))
     axis = m.axis(source)
@@ -83,7 +87,7 @@ def gather_elements(m: Growing) -> None:
     )
 
 
-@part(2)
+@part(3)
 def gather_nd(m: Growing) -> None:
     source = m.pick(
         lambda tensor: tensor.rank > 1 and all(isinstance(dim, int) and dim > 0 for dim in tensor.shape[:2])
@@ -96,7 +100,7 @@ def gather_nd(m: Growing) -> None:
     m.add("GatherND", [source, m.constant(index, "int64")], out, source.dtype, bound=source.bound, below=source.below)
 
 
-@part(2)
+@part(4)
 def scatter_elements(m: Growing) -> None:
     source = m.pick_float(
         lambda tensor: tensor.rank > 0 and all(isinstance(dim, int) and dim > 0 for dim in tensor.shape)
@@ -125,7 +129,7 @@ def scatter_elements(m: Growing) -> None:
     )
 
 
-@part(2)
+@part(3)
 def scatter_nd(m: Growing) -> None:
     source = m.pick_float(lambda tensor: tensor.rank > 0 and isinstance(tensor.shape[0], int) and tensor.shape[0] > 0)
     first = source.shape[0]
@@ -147,14 +151,15 @@ def top_k(m: Growing) -> None:
     assert isinstance(size, int)
     count = m.integer(1, size)
     shape = tuple(count if at == axis else dim for at, dim in enumerate(source.shape))
+    extra: dict[str, Any] = {"largest": m.integer(0, 1)} if m.opset >= 11 else {"k": count} if m.opset < 10 else {}
     values, index = m.add_many(
         "TopK",
-        [source, m.integers(count)],
+        [source, m.integers(count)] if m.opset >= 10 else [source],
         [("float32", shape), ("int64", shape)],
         bound=source.bound,
         below=size,
         axis=m.signed(axis, source.rank),
-        largest=m.integer(0, 1),
+        **extra,
     )
     assert values.is_float
     assert index.below == size
@@ -162,13 +167,16 @@ def top_k(m: Growing) -> None:
 
 @part(2)
 def top_of_named(m: Growing) -> None:
-    """The best of the candidates or of the history; one of them exists whenever there is any."""
+    """The best of the candidates or of the history; a short list is an error, for everyone."""
+    if m.opset < 11:
+        raise DoesNotFit
     source = m.pick_distinct(lambda tensor: any(isinstance(dim, Dim) for dim in tensor.shape))
     axis = m.axis(source, lambda dim: isinstance(dim, Dim))
-    shape = tuple(1 if at == axis else dim for at, dim in enumerate(source.shape))
+    count = m.one_of([1, 1, 1, 2])
+    shape = tuple(count if at == axis else dim for at, dim in enumerate(source.shape))
     m.add_many(
         "TopK",
-        [source, m.integers(1)],
+        [source, m.integers(count)],
         [("float32", shape), ("int64", shape)],
         bound=source.bound,
         below=source.shape[axis],
@@ -180,6 +188,7 @@ def top_of_named(m: Growing) -> None:
 def arg(m: Growing) -> None:
     source = m.pick_distinct(lambda tensor: tensor.rank > 0 and 0 not in tensor.shape)
     axis = m.axis(source)
+    place = m.signed(axis, source.rank)
     keep = m.integer(0, 1)
     shape = [1 if at == axis else dim for at, dim in enumerate(source.shape) if keep or at != axis]
     extra = {"select_last_index": m.integer(0, 1)} if m.opset >= 12 else {}
@@ -191,7 +200,7 @@ def arg(m: Growing) -> None:
         "int64",
         bound=50.0,
         below=source.shape[axis],
-        axis=m.signed(axis, source.rank),
+        axis=place,
         keepdims=keep,
         **extra,
     )
@@ -226,11 +235,54 @@ def one_hot(m: Growing) -> None:
     m.add("OneHot", [index, m.constant(np.int64(count).reshape(())), values], shape, bound=2.0, axis=axis)
 
 
-@part(1)
+@part(3)
 def reverse_sequence(m: Growing) -> None:
     source = m.pick_float(
         lambda tensor: tensor.rank > 1 and isinstance(tensor.shape[0], int) and tensor.shape[1] not in (0,)
     )
     (batch,) = fixed(source.shape[:1])
-    lengths = m.constant(np.ones(batch, np.int64))
+    most = source.shape[1] if isinstance(source.shape[1], int) else 1
+    lengths = m.constant(m.random.integers(1, most + 1, batch), "int64")
     m.add("ReverseSequence", [source, lengths], source.shape, bound=source.bound, batch_axis=0, time_axis=1)
+
+
+@part(8)
+def scatter_by_computed(m: Growing) -> None:
+    """Numbers put where computed indices say, one for each row."""
+    if m.opset < 16:
+        raise DoesNotFit
+    source = m.pick_float(lambda tensor: tensor.rank > 0)
+    axis = m.axis(source)
+    size = source.shape[axis]
+
+    def fits(tensor: Tensor) -> bool:
+        same = tensor.dtype in _INDEX and tensor.rank == source.rank and tensor.below == size
+        return same and all(
+            a == b for at, (a, b) in enumerate(zip(tensor.shape, source.shape, strict=True)) if at != axis
+        )
+
+    index = m.pick(fits)
+    updates = m.pick_float(lambda tensor: tensor.shape == index.shape)
+    reduction = "add" if m.opset < 18 else m.one_of(["add", "max"])
+    m.add(
+        "ScatterElements",
+        [source, index, updates],
+        source.shape,
+        bound=source.bound + 50 * updates.bound,
+        axis=axis,
+        reduction=reduction,
+    )
+
+
+@part(6)
+def batched_gather_nd(m: Growing) -> None:
+    """Entries of each row by computed indices of the same row."""
+    if m.opset < 12:
+        raise DoesNotFit
+    source = m.pick(lambda tensor: tensor.rank > 1)
+    index = m.pick(
+        lambda tensor: tensor.dtype == "int64" and tensor.rank >= 2 and tensor.below == source.shape[1]
+        and tensor.shape[0] == source.shape[0] and tensor.shape[-1] == 1
+    )  # fmt: skip
+    shape = [*index.shape[:-1], *source.shape[2:]]
+    m.add("GatherND", [source, index], shape, source.dtype, bound=source.bound, below=source.below, batch_dims=1)

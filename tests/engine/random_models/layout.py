@@ -122,6 +122,12 @@ def cut(m: Growing) -> None:
         if m.chance(0.2):
             start, stop, step, count = -1, -(2**62), -1, size
     shape = [count if at == axis else dim for at, dim in enumerate(source.shape)]
+    if m.opset < 10:
+        if step != 1:
+            raise DoesNotFit
+        extra = {} if axis == 0 and m.chance(0.5) else {"axes": [axis]}
+        _moved(m, "Slice", source, [source], shape, starts=[start], ends=[stop], **extra)
+        return
     bounds: list[Tensor | str] = [m.integers(number) for number in (start, stop, m.signed(axis, source.rank), step)]
     _moved(m, "Slice", source, [source, *bounds], shape)
 
@@ -147,6 +153,8 @@ def split(m: Growing) -> None:
 @part(3)
 def expand(m: Growing) -> None:
     """Repeat dimensions of one, to a known size or to the shape of another value."""
+    if m.opset < 8:
+        raise DoesNotFit
     source = m.pick(lambda tensor: tensor.rank > 0 and 1 in tensor.shape)
     if m.chance(0.5):
         shape = [m.integer(1, 3) if dim == 1 else dim for dim in source.shape]
@@ -181,14 +189,17 @@ def pad(m: Growing) -> None:
         for axis, dim in enumerate(source.shape):
             if isinstance(dim, Dim) or dim < 3:
                 before[axis] = after[axis] = 0
+    shape = [dim + low + high for dim, low, high in zip(source.shape, before, after, strict=True)]
+    if m.opset < 11:
+        m.add("Pad", [source], shape, bound=source.bound, mode=mode, pads=[*before, *after], value=0.5)
+        return
     inputs: list[Tensor | str] = [source, m.integers(*before, *after)]
     if mode == "constant" and m.chance(0.5):
         inputs.append(m.constant(np.float32(0.75).reshape(())))
-    shape = [dim + low + high for dim, low, high in zip(source.shape, before, after, strict=True)]
     m.add("Pad", inputs, shape, bound=source.bound, mode=mode)
 
 
-@part(1)
+@part(2)
 def depth(m: Growing) -> None:
     source = m.pick_float(
         lambda tensor: tensor.rank == 4 and isinstance(tensor.shape[1], int) and tensor.shape[1] % 4 == 0
@@ -199,7 +210,7 @@ def depth(m: Growing) -> None:
     _moved(m, "DepthToSpace", source, [source], [batch, channels // 4, height * 2, width * 2], blocksize=2, mode=mode)
 
 
-@part(2)
+@part(3)
 def new_axis_pair(m: Growing) -> None:
     """Every row of one value against every row of another, as target attention does."""
     query = m.pick_float(lambda tensor: tensor.rank == 2 and tensor.shape[0] == N)
@@ -211,10 +222,21 @@ def new_axis_pair(m: Growing) -> None:
 
 @part(1)
 def trilu(m: Growing) -> None:
-    if m.opset < 14:
-        raise DoesNotFit
     source = m.pick(lambda tensor: tensor.rank > 1 and tensor.dtype in ("float32", "int64"))
     inputs: list[Tensor | str] = [source]
     if m.chance(0.5):
         inputs.append(m.constant(np.int64(m.integer(-2, 2)).reshape(())))
     _moved(m, "Trilu", source, inputs, list(source.shape), upper=m.integer(0, 1))
+
+
+@part(0.5)
+def first_few(m: Growing) -> None:
+    """The first few of a named dimension: how many there are is no polynomial."""
+    source = m.pick(lambda tensor: tensor.rank > 0 and isinstance(tensor.shape[0], Dim))
+    if m.opset < 10:
+        raise DoesNotFit
+    bounds: list[Tensor | str] = [m.integers(0), m.integers(m.integer(2, 4)), m.integers(0)]
+    made = _moved(m, "Slice", source, [source, *bounds], list(source.shape))
+    m.forget(made)
+    m.add("Identity", [made], source.shape, source.dtype)
+    m.forget(m.tensors[-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -12,7 +14,7 @@ from .growing import DoesNotFit, Growing, Tensor, part
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-@part(2.5)
+@part(6)
 def recurrent(m: Growing) -> None:
     source = m.small(
         m.pick_float(lambda tensor: tensor.rank == 3 and isinstance(tensor.shape[2], int) and tensor.shape[2] > 0), 10.0
@@ -31,7 +33,15 @@ def recurrent(m: Growing) -> None:
     ]
     if isinstance(batch, int) and isinstance(steps, int) and steps > 0 and m.chance(0.4):
         inputs.append(m.constant(m.random.integers(1, steps + 1, batch), "int32"))
-    extra: dict[str, object] = {"hidden_size": hidden, "direction": direction}
+    if m.chance(0.3):
+        start = m.pick_float(lambda tensor: tensor.rank == 3 and tensor.shape == (directions, batch, hidden))
+        inputs += [*[""] * (5 - len(inputs)), start]
+    elif m.chance(0.3) and isinstance(batch, int):
+        inputs += [
+            *[""] * (5 - len(inputs)),
+            *(m.floats([directions, batch, hidden]) for _ in range(1 + (op == "LSTM"))),
+        ]
+    extra: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     if op == "GRU":
         extra["linear_before_reset"] = m.integer(0, 1)
     if m.chance(0.2):
@@ -42,7 +52,7 @@ def recurrent(m: Growing) -> None:
     m.add_many(op, inputs, results, bound=2.0, keep=keep, **extra)
 
 
-@part(2)
+@part(4)
 def attention(m: Growing) -> None:
     """Softmax of scaled scores, times values, with or without a mask."""
     keys = m.small(m.pick_float(lambda tensor: tensor.rank >= 2 and isinstance(tensor.shape[-1], int)), 8.0)
@@ -71,6 +81,54 @@ def attention(m: Growing) -> None:
         m.forget(scaled)
     weights = m.add("Softmax", [scaled], shape, bound=1.0, axis=-1)
     m.add("MatMul", [weights, keys], query.shape, bound=keys.bound)
+
+
+@part(4)
+def several_heads(m: Growing) -> None:
+    """Attention of several heads of one sequence, as transformers write it."""
+    source = m.small(m.pick_float(lambda tensor: tensor.rank == 3 and isinstance(tensor.shape[2], int)), 8.0)
+    batch, steps, width = source.shape
+    assert isinstance(width, int)
+    if width % 2 or not width or batch == 0 or steps == 0:
+        raise DoesNotFit
+    heads = m.one_of([1, 2])
+    size = width // heads
+    parts = []
+    for index in range(3):
+        made = source
+        if m.chance(0.6):
+            made = m.add("MatMul", [source, m.floats([width, width], 0.3)], source.shape, bound=source.bound * width)
+            made = m.add("Tanh", [made], source.shape, bound=1.0) if made.bound > 8 else made
+        named = sum(isinstance(dim, Dim) for dim in (batch, steps))
+        target = [0, 0, heads, size] if named else [batch, steps, heads, size]
+        spread = m.add("Reshape", [made, m.integers(*target)], (batch, steps, heads, size), bound=made.bound)
+        order, shape = (0, 2, 1, 3), (batch, heads, steps, size)
+        if index == 1:
+            order, shape = (0, 2, 3, 1), (batch, heads, size, steps)
+        parts.append(m.add("Transpose", [spread], shape, bound=made.bound, perm=list(order)))
+    scores = m.add("MatMul", parts[:2], (batch, heads, steps, steps), bound=8.0 * 8.0 * size)
+    scores = m.add("Mul", [scores, m.constant(np.float32(size**-0.5).reshape(()))], scores.shape, bound=scores.bound)
+    weights = m.add("Softmax", [scores], scores.shape, bound=1.0, axis=3)
+    mixed = m.add("MatMul", [weights, parts[2]], (batch, heads, steps, size), bound=parts[2].bound)
+    turned = m.add("Transpose", [mixed], (batch, steps, heads, size), bound=mixed.bound, perm=[0, 2, 1, 3])
+    m.add("Reshape", [turned, m.integers(0, 0, width)], source.shape, bound=mixed.bound)
+
+
+@part(5)
+def attention_operator(m: Growing) -> None:
+    """ONNX's own operator, of four dimensions."""
+    query, keys = (
+        m.small(
+            m.pick_float(
+                lambda tensor: tensor.rank == 4 and isinstance(tensor.shape[3], int) and 0 not in tensor.shape
+            ),
+            8.0,
+        )
+        for _ in range(2)
+    )
+    if query.shape[:2] != keys.shape[:2] or query.shape[3] != keys.shape[3]:
+        raise DoesNotFit
+    m.add("Attention", [query, keys, keys], query.shape, bound=keys.bound, is_causal=m.integer(0, 1))
 
 
 def _body(name: str, nodes: list[object], inputs: list[object], outputs: list[object]) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +42,9 @@ def gemm(m: Growing) -> None:
         right = m.small(m.pick_float(lambda tensor: tensor.rank == 2 and inner in tensor.shape), 30.0)
         other_turned = int(right.shape[0] != inner)
         columns = right.shape[0] if other_turned else right.shape[1]
-    extra: dict[str, float | int] = {"transA": int(turned), "transB": other_turned}
+    extra: dict[str, Any] = {"transA": int(turned), "transB": other_turned}
     inputs: list[Tensor] = [source, right]
-    if m.chance(0.7):
+    if m.opset < 11 or m.chance(0.7):
         shapes = [(), (1,), (1, 1)]
         if isinstance(columns, int):
             shapes += [(columns,), (1, columns)]
@@ -103,8 +104,6 @@ def vector_product(m: Growing) -> None:
 
 @part(6)
 def einsum(m: Growing) -> None:
-    if m.opset < 12:
-        raise DoesNotFit
     count = m.one_of([1, 2, 2, 2, 3])
     operands: list[Tensor] = []
     sizes: dict[str, int | Dim] = {}
@@ -135,7 +134,7 @@ def einsum(m: Growing) -> None:
     m.add("Einsum", operands, [sizes[letter] for letter in result], bound=1e3, equation=equation)
 
 
-@part(3)
+@part(5)
 def convolution(m: Growing) -> None:
     source = m.small(
         m.pick_float(lambda tensor: tensor.rank in (3, 4) and isinstance(tensor.shape[1], int) and tensor.shape[1] > 0),
@@ -144,7 +143,12 @@ def convolution(m: Growing) -> None:
     (channels,) = fixed(source.shape[1:2])
     groups = m.one_of([factor for factor in range(1, channels + 1) if channels % factor == 0])
     features = groups * m.integer(1, 3)
-    kernel, strides, dilations, before, after, sizes = [], [], [], [], [], []
+    kernel: list[int] = []
+    strides: list[int] = []
+    dilations: list[int] = []
+    before: list[int] = []
+    after: list[int] = []
+    sizes: list[int | Dim] = []
     for dim in source.shape[2:]:
         width, dilation = m.integer(1, 3), m.integer(1, 2)
         stride = m.integer(1, 2) if isinstance(dim, int) else 1
@@ -159,11 +163,11 @@ def convolution(m: Growing) -> None:
             entries.append(entry)
     weight = m.floats([features, channels // groups, *kernel], 0.4)
     inputs = [source, weight, m.floats([features])] if m.chance(0.5) else [source, weight]
-    geometry = {"group": groups, "strides": strides, "dilations": dilations, "pads": [*before, *after]}
+    geometry: dict[str, Any] = {"group": groups, "strides": strides, "dilations": dilations, "pads": [*before, *after]}
     m.add("Conv", inputs, [source.shape[0], features, *sizes], bound=source.bound * 30, **geometry)
 
 
-@part(2)
+@part(4)
 def pooling(m: Growing) -> None:
     source = m.pick_float(lambda tensor: tensor.rank in (3, 4))
     largest = m.chance(0.5)
@@ -181,18 +185,16 @@ def pooling(m: Growing) -> None:
     m.add(op, [source], [*source.shape[:2], *sizes], bound=source.bound, kernel_shape=kernel, strides=strides)
 
 
-@part(1)
+@part(2)
 def global_pooling(m: Growing) -> None:
     source = m.pick_float(lambda tensor: tensor.rank >= 3)
     shape = [*source.shape[:2], *(1 for _ in source.shape[2:])]
     m.add(m.one_of(["GlobalAveragePool", "GlobalMaxPool"]), [source], shape, bound=source.bound)
 
 
-@part(2)
+@part(4)
 def quantised(m: Growing) -> None:
     """To eight bits and back; sometimes a product in between."""
-    if m.opset < 13:
-        raise DoesNotFit
     source = m.small(m.pick_float(lambda tensor: tensor.rank > 0), 8.0)
     dtype = m.one_of(["int8", "uint8"])
     scale = m.constant(np.float32(0.06).reshape(()))
@@ -216,3 +218,29 @@ def quantised(m: Growing) -> None:
     total = m.add("MatMulInteger", [small, weight, own_zero, m.constant(3, "int8")], shape, "int32", bound=1e6)
     m.forget(total)
     m.add("Mul", [m.as_float(total), own_scale], shape, bound=1e4)
+
+
+@part(4)
+def whole_number_product(m: Growing) -> None:
+    """A matrix product of integers, which ONNX Runtime has for two of the dtypes."""
+    if m.opset < 9:
+        raise DoesNotFit
+    source = m.pick(lambda tensor: tensor.dtype in ("int64", "int32") and tensor.rank > 1 and tensor.bound < 1e6)
+    (inner,) = fixed(source.shape[-1:])
+    weight = m.constant(m.random.integers(-9, 10, (inner, 3)), source.dtype)
+    m.add("MatMul", [source, weight], [*source.shape[:-1], 3], source.dtype, bound=source.bound * 9 * max(1, inner))
+
+
+@part(3)
+def normed_convolution(m: Growing) -> None:
+    """Convolution, normalisation with constants, activation: passes make one of them."""
+    source = m.small(m.pick_float(lambda tensor: tensor.rank == 3 and isinstance(tensor.shape[1], int)), 10.0)
+    (channels,) = fixed(source.shape[1:2])
+    if not channels:
+        raise DoesNotFit
+    shape = [source.shape[0], 4, source.shape[2]]
+    made = m.add("Conv", [source, m.floats([4, channels, 3], 0.4)], shape, bound=source.bound * 30, pads=[1, 1])
+    scale, shift, mean = (m.floats([4]) for _ in range(3))
+    variance = m.constant(m.random.uniform(0.5, 2, 4), "float32")
+    normal = m.add("BatchNormalization", [made, scale, shift, mean, variance], shape, bound=made.bound * 6)
+    m.add("Relu", [normal], shape, bound=normal.bound)

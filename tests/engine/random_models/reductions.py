@@ -63,9 +63,6 @@ def softmax(m: Growing) -> None:
     if op == "Hardmax" and source.saturated:
         raise DoesNotFit
     axis = m.axis(source)
-    if m.opset < 13:
-        # Before opset 13 everything behind the axis is one row.
-        axis = source.rank - 1
     m.add(
         op,
         [source],
@@ -75,7 +72,7 @@ def softmax(m: Growing) -> None:
     )
 
 
-@part(3)
+@part(5)
 def masked_softmax(m: Growing) -> None:
     scores = m.pick_float(lambda tensor: tensor.rank > 0 and isinstance(tensor.shape[-1], Dim))
     mask = m.pick(lambda tensor: tensor.dtype == "bool" and tensor.rank > 0 and tensor.shape[-1] == scores.shape[-1])
@@ -90,7 +87,7 @@ def masked_softmax(m: Growing) -> None:
     m.add("Softmax", [hidden], scores.shape, bound=1.0, axis=-1)
 
 
-@part(3)
+@part(6)
 def layer_norm(m: Growing) -> None:
     source = m.pick_float(lambda tensor: tensor.rank > 0)
     axis = m.integer(0, source.rank - 1) if m.chance(0.3) else source.rank - 1
@@ -99,10 +96,10 @@ def layer_norm(m: Growing) -> None:
         raise DoesNotFit
     scale = m.floats(sizes)
     form = m.one_of(["layer", "rms", "written"])
-    if form == "layer" and m.opset >= 17:
+    if form == "layer":
         inputs = [source, scale, m.floats(sizes)] if m.chance(0.6) else [source, scale]
         m.add("LayerNormalization", inputs, source.shape, bound=30.0, axis=m.signed(axis, source.rank), epsilon=1e-2)
-    elif form == "rms" and m.opset >= 23:
+    elif form == "rms":
         m.add("RMSNormalization", [source, scale], source.shape, bound=30.0, axis=axis, epsilon=1e-2)
     elif axis == source.rank - 1:
         source = m.small(source, 1000.0)
@@ -118,7 +115,7 @@ def layer_norm(m: Growing) -> None:
         raise DoesNotFit
 
 
-@part(2)
+@part(5)
 def channel_norm(m: Growing) -> None:
     source = m.small(m.pick_float(lambda tensor: tensor.rank >= 3 and isinstance(tensor.shape[1], int)), 1000.0)
     (channels,) = fixed(source.shape[1:2])
@@ -138,3 +135,14 @@ def unit_norm(m: Growing) -> None:
     source = m.positive(m.small(m.pick_float(lambda tensor: tensor.rank > 0), 100.0))
     axis = m.axis(source)
     m.add("LpNormalization", [source], source.shape, bound=1.0, axis=m.signed(axis, source.rank), p=m.integer(1, 2))
+
+
+@part(3)
+def grouped_norm(m: Growing) -> None:
+    source = m.small(m.pick_float(lambda tensor: tensor.rank >= 3 and isinstance(tensor.shape[1], int)), 1000.0)
+    (channels,) = fixed(source.shape[1:2])
+    if not channels:
+        raise DoesNotFit
+    groups = m.one_of([factor for factor in range(1, channels + 1) if channels % factor == 0])
+    inputs = [source, m.floats([channels]), m.floats([channels])]
+    m.add("GroupNormalization", inputs, source.shape, bound=30.0, epsilon=1e-2, num_groups=groups)

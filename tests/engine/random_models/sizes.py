@@ -18,14 +18,18 @@ def _size_of(m: Growing, source: Tensor, axis: int, *, scalar: bool = True) -> T
         index = m.constant(np.int64(m.signed(axis, source.rank)).reshape(() if scalar else (1,)))
         found = m.add("Gather", [sizes, index], [] if scalar else [1], "int64", bound=1e3)
     else:
-        cut = m.add("Slice", [sizes, m.integers(axis), m.integers(axis + 1), m.integers(0)], [1], "int64", bound=1e3)
+        if m.opset < 10:
+            cut = m.add("Slice", [sizes], [1], "int64", bound=1e3, starts=[axis], ends=[axis + 1])
+        else:
+            places = [m.integers(axis), m.integers(axis + 1), m.integers(0)]
+            cut = m.add("Slice", [sizes, *places], [1], "int64", bound=1e3)
         m.forget(cut)
         found = m.squeezed("Squeeze", cut, [0], []) if scalar else cut
     m.forget(found)
     return found
 
 
-@part(4)
+@part(3)
 def computed_reshape(m: Growing) -> None:
     """Reshape to a list that is joined of entries of the shape and numbers."""
     source = m.pick_float(lambda tensor: tensor.rank > 0)
@@ -84,7 +88,7 @@ def size_as_factor(m: Growing) -> None:
     m.add(m.one_of(["Div", "Mul"]), [source, safe], source.shape, bound=source.bound * 50)
 
 
-@part(3)
+@part(2)
 def positions(m: Growing) -> None:
     """The numbers 0, 1, ... along a dimension, as ids or as floats."""
     source = m.pick(lambda tensor: tensor.rank > 0)

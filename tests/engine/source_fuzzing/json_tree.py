@@ -91,7 +91,9 @@ def _changed(value: Any, random: Random) -> Any:
         case list():
             return _changed_list(value, random)
         case dict():
-            return random.choice((list(value.values()), {key: value[key] for key in list(value)[::2]}, {**value, "": 0}))
+            return random.choice(
+                (list(value.values()), {key: value[key] for key in list(value)[::2]}, {**value, "": 0})
+            )
     return _drawn(random)
 
 

@@ -112,9 +112,7 @@ def _repeats() -> Source:
 def _branches() -> Source:
     b = Builder("branches", 16)
     x = b.input("x", ["N", 3])
-    inner = [
-        b.graph([], ["deep"], [helper.make_node(op, [x], ["deep"])]) for op in ("Tanh", "Relu")
-    ]
+    inner = [b.graph([], ["deep"], [helper.make_node(op, [x], ["deep"])]) for op in ("Tanh", "Relu")]
     rank = b.node("Size", b.node("Shape", x))
     flat = b.node("Equal", rank, b.constant(2))
     chosen = helper.make_node("If", [flat], ["found"], then_branch=inner[0], else_branch=inner[1])
@@ -174,9 +172,7 @@ def _functions() -> Source:
     b.opsets["local"] = 1
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     slope = helper.make_node("LeakyRelu", ["a"], ["b"])
-    slope.attribute.append(
-        onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
-    )
+    slope.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
     b.functions += [
         helper.make_function("local", "Bend", ["a"], ["b"], [slope], opset, attributes=["slope"]),
         helper.make_function(
@@ -245,4 +241,6 @@ def _whole_numbers() -> Source:
     table = b.node("Scatter", b.weights(4, 2), b.constant([[0, 1], [2, 3]]), b.weights(2, 2), axis=0)
     full = b.node("NonZero", b.constant([[1, 0], [2, 3]]))
     real = b.node("Cast", plain, to=TensorProto.FLOAT)
-    return b.source(b.node("ReduceMean", real, axes=[1, 2, 3], keepdims=0), scaled, b.node("Concat", table, axis=0), full)
+    return b.source(
+        b.node("ReduceMean", real, axes=[1, 2, 3], keepdims=0), scaled, b.node("Concat", table, axis=0), full
+    )

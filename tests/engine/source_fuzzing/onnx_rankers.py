@@ -164,9 +164,7 @@ def _node_lists(prefix: str) -> dict[str, Any]:
 def _trees() -> Source:
     b = Builder("trees", 17, ml=3)
     x = b.input("x", ["N", 3])
-    regression = b.node(
-        "TreeEnsembleRegressor", x, domain=ML, n_targets=3, **_node_lists("target")
-    )
+    regression = b.node("TreeEnsembleRegressor", x, domain=ML, n_targets=3, **_node_lists("target"))
     label, scores = b.nodes_of(
         "TreeEnsembleClassifier",
         [x],
@@ -213,9 +211,7 @@ def _transforms() -> Source:
     signs = b.node("Binarizer", normal, domain=ML, threshold=0.25)
     joined = b.node("FeatureVectorizer", normal, signs, domain=ML, inputdimensions=[3, 3])
     first = b.node("ArrayFeatureExtractor", joined, b.constant([[0, 4]]), domain=ML)
-    scores = b.node(
-        "LinearRegressor", joined, domain=ML, coefficients=[0.5] * 12, intercepts=[1.0, 2.0], targets=2
-    )
+    scores = b.node("LinearRegressor", joined, domain=ML, coefficients=[0.5] * 12, intercepts=[1.0, 2.0], targets=2)
     return b.source(first, scores)
 
 

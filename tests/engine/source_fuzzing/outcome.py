@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 from model_fuzzing.corpus import feeds  # type: ignore[import-not-found]
 from model_fuzzing.outcome import (  # type: ignore[import-not-found]
     COMPILED,
@@ -21,6 +23,7 @@ from model_fuzzing.outcome import (  # type: ignore[import-not-found]
     compared,
     value_bytes,
 )
+from numpy.typing import NDArray
 
 from rerank_engine import convert
 from rerank_engine.errors import GraphError, InputError, RerankError
@@ -49,6 +52,8 @@ ACCEPTED = (REFUSED, CONVERTED, CONVERTED_COMPILED, INPUT_REFUSED, NOT_RUN)
 OUTSIDE = b"what lies outside of a model's folder is none of its business;"
 """Content, many times over, of a file beside the model's folder, which no model may read."""
 OUTSIDE_NAME = "outside.bin"
+
+_LARGE, _SMALL = 1e15, 1e-15
 
 MOST_GROWTH_BYTES = 1 << 30
 """Most memory that one case may take beyond what any case before it took."""
@@ -154,11 +159,27 @@ def _used(model: Model, directory: Path, compiled: bool) -> Outcome:
     ended = compared(graph, inputs, outputs)
     if ended.kind == COMPILED:
         return Outcome(CONVERTED_COMPILED)
+    if not _is_ordinary(graph, inputs):
+        return Outcome(CONVERTED)
     return Outcome(ended.kind if ended.kind == DISAGREES else UNSOUND, f"as machine code: {ended.detail}")
 
 
 def _holds_outside(graph: Graph) -> bool:
     return any(OUTSIDE[:16] in array.tobytes() for array in graph.constants.values())
+
+
+def _is_ordinary(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether all numbers are of sizes that machine code promises the reference's results for.
+
+    Where squares overflow, or numbers are so small that they count as zero, the backends may differ.
+    """
+    every = replace(graph, outputs=[name for node in graph.nodes for name in node.outputs])
+    for array in (*graph.constants.values(), *evaluate(every, inputs).values()):
+        if array.dtype.kind == "f":
+            sizes = np.abs(array[np.isfinite(array) & (array != 0)])
+            if sizes.size and (sizes.max() > _LARGE or sizes.min() < _SMALL):
+                return False
+    return True
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -63,7 +63,7 @@ def _collect(message: Message, found: dict[str, list[_Place]]) -> None:
     for field, value in message.ListFields():
         name = f"{message.DESCRIPTOR.name}.{field.name}"
         found.setdefault(name, []).append(_Place(message, field))
-        if not field.is_repeated:
+        if not _is_repeated(value):
             if field.message_type is not None:
                 _collect(value, found)
             continue
@@ -76,7 +76,7 @@ def _collect(message: Message, found: dict[str, list[_Place]]) -> None:
 
 def _change_place(place: _Place, other: _Place, random: Random, texts: Sequence[str]) -> None:
     holder, field = place.holder, place.field
-    if field.is_repeated and place.index is None:
+    if place.index is None and _is_repeated(place.content):
         _change_list(getattr(holder, field.name), field, random, texts)
     elif field.message_type is not None:
         if place.index is not None and random.random() < 0.3:
@@ -100,15 +100,16 @@ def _change_place(place: _Place, other: _Place, random: Random, texts: Sequence[
 def _set_unset(message: Message, random: Random, texts: Sequence[str]) -> None:
     """Set a field that may be unset, to something out of nothing."""
     field = random.choice(list(message.DESCRIPTOR.fields))
+    value = getattr(message, field.name)
     if field.message_type is not None:
-        value = getattr(message, field.name)
-        inner = value.add() if field.is_repeated else value
-        if not field.is_repeated:
-            inner.SetInParent()
+        if _is_repeated(value):
+            value.add()
+        else:
+            value.SetInParent()
         return
-    content = changed_scalar(field.default_value if not field.is_repeated else None, field, random, texts)
-    if field.is_repeated:
-        getattr(message, field.name).append(content)
+    content = changed_scalar(None, field, random, texts)
+    if _is_repeated(value):
+        value.append(content)
     else:
         setattr(message, field.name, content)
 
@@ -137,6 +138,10 @@ def _change_list(entries: Any, field: Any, random: Random, texts: Sequence[str])
             listed[at] = changed_scalar(listed[at], field, random, texts)
     del entries[:]
     entries.extend(listed)
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
 
 
 def _copied(entry: Any) -> Any:

@@ -6,13 +6,13 @@ function, and what is too old is refused with the tool that upgrades it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rerank_engine.errors import ConversionError, UnsupportedOperatorError
 from rerank_engine.importers.caffe.schema import PARAMETER_FIELDS, message_class
+from rerank_engine.importers.protobuf_texts import check_texts
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _LARGEST_BINARY_BYTES = (1 << 31) - 1
@@ -138,28 +138,13 @@ def _current(network: Any, label: str) -> NetworkFile:
     count = len(network.layer) + len(network.layers) + len(network.input)
     if count > _MOST_LAYERS:
         raise ConversionError(f"{label}: {count} layers are more than the {_MOST_LAYERS} that are read")
-    _check_texts(network, label)
+    check_texts(network, label, leave_out=("BlobProto", "BlobShape"))
     if network.layers and network.layer:
         raise ConversionError(f"{label}: it mixes 'layers' and 'layer'; write every layer as 'layer'")
     layers = [*_input_layers(network, label), *(_from_v1(entry, label) for entry in network.layers), *network.layer]
     if not layers:
         raise ConversionError(f"{label}: it holds no layers, so it is no Caffe network, or it is empty")
     return NetworkFile(label, network.name, tuple(layers), network.state)
-
-
-def _check_texts(message: Any, label: str) -> None:
-    """Refuse names that are no UTF-8: protobuf hands them out as bytes."""
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            if field.message_type.name not in ("BlobProto", "BlobShape"):
-                for entry in value if isinstance(value, Sequence) else (value,):
-                    _check_texts(entry, label)
-        elif field.type == field.TYPE_STRING:
-            for entry in (value,) if isinstance(value, str | bytes) else value:
-                if not isinstance(entry, str):
-                    raise ConversionError(
-                        f"{label}: field {field.full_name} holds {entry[:40]!r}, which is no UTF-8 text"
-                    )
 
 
 def _input_layers(network: Any, label: str) -> list[Any]:

@@ -12,7 +12,7 @@ from rerank_engine.graph import DTYPES, Dim
 from rerank_engine.importers.onnx import OnnxBuilder
 from rerank_engine.importers.onnx_handlers.registry import handles, inputs
 from rerank_engine.importers.positions import cut, given, known_integers, known_shape
-from rerank_engine.importers.shapes import ShapeValue, is_at_least, take
+from rerank_engine.importers.shapes import MOST_ENTRIES, ShapeValue, is_at_least, take
 
 if TYPE_CHECKING:
     import onnx
@@ -32,8 +32,9 @@ def _concat(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         vectors = len(joined) == len(known) and not any(value.is_scalar for value in joined)
         if vectors and axis in (0, -1) and len({value.dtype for value in joined}) == 1:
             entries = tuple(entry for value in joined for entry in value.entries)
-            builder.shapes[node.output[0]] = ShapeValue(entries, dtype=joined[0].dtype)
-            return
+            if len(entries) <= MOST_ENTRIES:
+                builder.shapes[node.output[0]] = ShapeValue(entries, dtype=joined[0].dtype)
+                return
     names = inputs(builder, node)
     axis = builder.axis(axis, len(builder.graph.values[names[0]].shape))
     if len(names) == 1:

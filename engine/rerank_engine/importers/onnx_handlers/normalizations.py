@@ -157,8 +157,9 @@ def _batch(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     arrays = [builder.graph.constants.get(name) for name in names]
     if all(array is not None for array in arrays):
         gain, bias, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
-        factor = gain / np.sqrt(variance + found["epsilon"])
-        offset = bias - mean * factor
+        with np.errstate(all="ignore"):  # A negative variance gives NaN, as it would when the model runs.
+            factor = gain / np.sqrt(variance + found["epsilon"])
+            offset = bias - mean * factor
         fixed = tuple(dim for dim in shape if isinstance(dim, int))
         scale, shift = (
             builder.own_constant(f"{node.output[0]}/{what}", array.astype(DTYPES[source.dtype]).reshape(fixed))

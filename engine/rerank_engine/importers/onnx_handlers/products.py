@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 def _matmul(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.attributes({})
     left, right = inputs(builder, node)
+    matrix_product(builder, left, right, node.output[0])
+
+
+def matrix_product(builder: OnnxBuilder, left: str, right: str, output: str | None = None) -> str:
+    """Emit a product of graph values as ``MatMul`` of ONNX and NumPy means it, vectors included."""
     shape_left, shape_right = (builder.graph.values[name].shape for name in (left, right))
     if not shape_left or not shape_right:
         raise builder.refuse("a number without dimensions is no matrix")
     if len(shape_left) > 1 and len(shape_right) > 1:
-        builder.emit("MatMul", [left, right], output=node.output[0])
-        return
+        return builder.emit("MatMul", [left, right], output=output)
     # A vector is a row on the left and a column on the right; its dimension of one goes away again.
     if len(shape_left) == 1:
         left = builder.emit_shaped("Reshape", left, (1, *shape_left))
@@ -39,14 +43,14 @@ def _matmul(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         del shape[-1]
     if len(shape_left) == 1:
         del shape[-1 if len(shape_right) == 1 else -2]
-    builder.emit_shaped("Reshape", made, shape, node.output[0])
+    return builder.emit_shaped("Reshape", made, shape, output)
 
 
 @handles("Gemm")
 def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     understood = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
     found = builder.attributes(understood)
-    names = inputs(builder, node)[: 3 if len(node.input) > 2 and node.input[2] else 2]
+    names = [builder.value_name(name) for name in node.input[:3] if name]
     values = [builder.graph.values[name] for name in names]
     if any(len(value.shape) != 2 for value in values[:2]):
         raise builder.refuse(f"needs matrices, has {values[0]} and {values[1]}")
@@ -60,6 +64,11 @@ def _gemm(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         builder.emit("MatMul", [left, right], output=node.output[0])
         return
     made = builder.emit("MatMul", [left, right])
+    rows, columns = builder.graph.values[made].shape
+    bias = values[2].shape
+    # A larger bias would widen the product instead.
+    if len(bias) > 2 or any(own not in (1, dim) for own, dim in zip(bias[::-1], (columns, rows), strict=False)):
+        raise builder.refuse(f"bias {values[2]} does not fit the product {builder.graph.values[made]}")
     added = _scaled(builder, names[2], found["beta"], dtype)
     builder.emit("Add", [made, added], output=node.output[0])
 
@@ -117,6 +126,8 @@ def _spell_out(builder: OnnxBuilder, equation: str, shapes: list[Shape]) -> tupl
         for subscripts, width in zip(operands, widths, strict=True)
     ]
     if "->" in equation:
+        if letters and "..." not in result:
+            raise builder.refuse(f"the result of equation {equation!r} leaves the ellipsis out")
         result = result.replace("...", letters)
     else:
         once = sorted(letter for letter in set("".join(operands)) - {"."} if "".join(operands).count(letter) == 1)
@@ -135,6 +146,8 @@ def _without_ones(
         for letter, dim in zip(subscripts, shape, strict=True):
             if sizes.get(letter, 1) == 1:
                 sizes[letter] = dim
+            elif dim not in (1, sizes[letter]):
+                raise builder.refuse(f"subscript {letter!r} stands for {sizes[letter]} and for {dim}")
     kept_names, kept_operands = [], []
     for name, subscripts, shape in zip(names, operands, shapes, strict=True):
         kept = [index for index, letter in enumerate(subscripts) if shape[index] == sizes[letter]]

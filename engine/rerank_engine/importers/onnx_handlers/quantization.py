@@ -9,6 +9,7 @@ import numpy as np
 from rerank_engine.graph import DTYPES, Shape
 from rerank_engine.importers.onnx import ONNX_DTYPES, OnnxBuilder
 from rerank_engine.importers.onnx_handlers.convolutions import _COMMON, convolve, geometry
+from rerank_engine.importers.onnx_handlers.products import matrix_product
 from rerank_engine.importers.onnx_handlers.registry import handles
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _matmul_integer(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.attributes({})
     names = [*node.input, "", ""]
     left, right = _integer_operands(builder, names[0], names[1], names[2], names[3])
-    builder.emit("MatMul", [left, right], output=node.output[0])
+    matrix_product(builder, left, right, node.output[0])
 
 
 @handles("QLinearMatMul")
@@ -62,7 +63,7 @@ def _qlinear_matmul(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     builder.attributes({})
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
     left, right = _integer_operands(builder, a, b, a_zero, b_zero)
-    made = builder.emit("MatMul", [left, right])
+    made = matrix_product(builder, left, right)
     rows = _as_rows(builder, builder.value_name(a_scale), len(builder.graph.values[made].shape))
     _rescale(builder, made, [rows, builder.value_name(b_scale)], y_scale, y_zero, node.output[0])
 
@@ -113,8 +114,6 @@ def _rescale(builder: OnnxBuilder, made: str, scales: list[str], y_scale: str, y
 
 def _integer_operands(builder: OnnxBuilder, a: str, b: str, a_zero: str, b_zero: str) -> tuple[str, str]:
     left, right = builder.value(a), builder.value(b)
-    if len(left.shape) < 2 or len(right.shape) < 2:
-        raise builder.refuse(f"needs matrices, has {left} and {right}")
     rows = _as_rows(builder, builder.value_name(a_zero), len(left.shape)) if a_zero else None
     return (
         _centred(builder, left.name, rows),

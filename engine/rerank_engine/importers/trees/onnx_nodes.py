@@ -127,6 +127,7 @@ def new_node_lists(found: Mapping[str, Any]) -> NodeLists:
     ConversionError
         The lists do not fit each other, or trees share nodes.
     """
+
     def tensor(name: str) -> Array:
         if found[name] is None:
             raise ConversionError(f"attribute {name} is missing")
