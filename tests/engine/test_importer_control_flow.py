@@ -237,6 +237,11 @@ def test_a_fixed_number_of_rounds(check: Check, rounds: int, going: bool | None)
     check(looped(rounds, going, round_of(scans=("kept", "number")), outputs))
 
 
+def test_a_weight_of_the_body_is_kept_once() -> None:
+    graph = convert(looped(9, None, round_of(scans=()), [Y]), skip_passes=["common_subexpressions"]).graph
+    assert sum(array.size == 1 and array.reshape(-1)[0] == 0.5 for array in graph.constants.values()) == 1
+
+
 def test_no_round_gives_back_what_came(check: Check) -> None:
     check(looped(0, True, round_of(scans=()), [Y]))
     check(looped(3, False, round_of(scans=()), [Y]))

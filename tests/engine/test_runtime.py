@@ -296,17 +296,32 @@ def test_no_memory_for_more_candidates_leaves_the_engine_right(
     for stop in (0, 3, 6):
         calls = iter(range(100))
 
-        def fail(value: Any, candidates: int, stop: int = stop, calls: Any = calls) -> Any:
-            if next(calls) == stop:
+        def fail(value: Any, candidates: Any, stop: int = stop, calls: Any = calls) -> Any:
+            if next(calls) >= stop:
                 raise MemoryError
             return real(value, candidates)
 
         monkeypatch.setattr(runtime_module, "_buffer", fail)
-        with pytest.raises(MemoryError):
+        with pytest.raises(InputError, match=r"that needs [\d,]+ bytes, more than there is"):
             engine.run(builder.feeds(5000))
         monkeypatch.undo()
         for candidates in (100, 129, 300):
             assert_right(tools, engine, builder, candidates)
+
+
+def test_where_memory_has_no_room_to_grow_the_exact_size_is_taken(
+    tools: Any, builder: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runtime_module._buffer
+
+    def limited(value: Any, candidates: Any) -> Any:
+        if candidates["N"] > 5000:
+            raise MemoryError
+        return real(value, candidates)
+
+    monkeypatch.setattr(runtime_module, "_buffer", limited)
+    for candidates in (4097, 5000, 3):
+        assert_right(tools, engine, builder, candidates)
 
 
 def test_buffers_grow_to_powers_of_two_and_stay(tools: Any) -> None:

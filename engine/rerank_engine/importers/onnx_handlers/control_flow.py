@@ -30,7 +30,8 @@ def _if(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     if condition is None or condition.size != 1:
         raise builder.refuse("the condition must be known when the model is converted; export without this branch")
     branch = found["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-    results = _inline(builder, branch, {}, builder.free_prefix(node.name or node.output[0]))
+    prefix = builder.free_prefix(node.name or node.output[0])
+    results = _inline(builder, branch, _file_constants(builder, branch, prefix), prefix)
     for output, result in zip(node.output, results, strict=True):
         if output:
             builder.alias(output, result)
@@ -49,6 +50,7 @@ def _loop(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     scanned: list[list[str]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     prefix = builder.free_prefix(node.name or next(filter(None, node.output)))
     _check_size(builder, body, rounds if node.input[0] else 1)
+    constants = _file_constants(builder, body, prefix)
     done = 0
     while going and done < rounds:
         if done >= MOST_ROUNDS:
@@ -57,7 +59,7 @@ def _loop(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         builder.constant(counter, np.array(done, np.int64))
         builder.constant(condition, np.array(True))
         given = dict(zip((entry.name for entry in body.input), (counter, condition, *carried), strict=True))
-        results = _inline(builder, body, given, f"{prefix}/{done}")
+        results = _inline(builder, body, constants | given, f"{prefix}/{done}")
         going = _condition(builder, results[0])
         carried = results[1 : 1 + len(carried)]
         for each, result in zip(scanned, results[1 + len(carried) :], strict=True):
@@ -104,6 +106,7 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
         raise builder.refuse(f"the scanned length must be one number from 1 to {MOST_ROUNDS}, is {lengths}")
     _check_size(builder, body, length)
     prefix = builder.free_prefix(node.name or next(filter(None, node.output)))
+    constants = _file_constants(builder, body, prefix)
     collected: list[list[str]] = [[] for _ in range(results_count)]
     for done in range(length):
         cuts = []
@@ -115,7 +118,7 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
             builder.emit_shaped("Reshape", cut, shape[:axis] + shape[axis + 1 :], onnx_name)
             cuts.append(onnx_name)
         given = dict(zip((entry.name for entry in body.input), (*states, *cuts), strict=True))
-        results = _inline(builder, body, given, f"{prefix}/{done}")
+        results = _inline(builder, body, constants | given, f"{prefix}/{done}")
         states = results[: len(states)]
         for each, result in zip(collected, results[len(states) :], strict=True):
             each.append(result)
@@ -129,13 +132,18 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
             _stack(builder, each, builder.axis(result_axes[index], rank), output)
 
 
+def _file_constants(builder: OnnxBuilder, body: onnx.GraphProto, prefix: str) -> dict[str, str]:
+    """File the initializers of a subgraph, once for all rounds, and return their new names by the old ones."""
+    names = {tensor.name: f"{prefix}/{tensor.name}" for tensor in body.initializer}
+    for tensor in body.initializer:
+        builder.constant(names[tensor.name], array_of(tensor))
+    return names
+
+
 def _inline(builder: OnnxBuilder, body: onnx.GraphProto, given: Mapping[str, str], prefix: str) -> list[str]:
-    """Add the nodes of a subgraph and return the ONNX names of its results."""
+    """Add the nodes of a subgraph, over the names of what it is given, and return the ONNX names of its results."""
     builder.count_nodes(1 + count_nodes(body.node) + body.ByteSize() // _BYTES_PER_NODE)
     names = dict(given)
-    for tensor in body.initializer:
-        names[tensor.name] = f"{prefix}/{tensor.name}"
-        builder.constant(names[tensor.name], array_of(tensor))
     for node in body.node:
         names.update({name: f"{prefix}/{name}" for name in node.output if name})
     builder.add_all(rename_nodes(body.node, names))
