@@ -57,7 +57,8 @@ def main() -> int:
         sources = corpus.read_corpus(options.kinds)
         with tempfile.TemporaryDirectory() as directory:
             if options.worker:
-                run_one(sources, options, options.worker[0], directory)  # Brings in every package that is needed.
+                # Brings in every package that is needed.
+                outcome.examine(sources[0], sources[0].files, Path(directory), compiled=True)
                 campaign.limit_memory(address_bytes() + MEMORY_BYTES)
                 campaign.work(
                     lambda case: run_one(sources, options, case, directory)[::2], range(*options.worker), sys.stdout
@@ -113,7 +114,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=20_000, help="number of corrupted sources")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one line of JSON")
-    parser.add_argument("--kinds", nargs="+", default=list(source.SHARES), choices=list(source.SHARES))
+    parser.add_argument("--kinds", nargs="+", default=list(source.DEFAULT_KINDS), choices=list(source.SHARES))
     parser.add_argument("--compiled-share", type=float, default=0.07, help="share of the cases run as machine code")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit-s", type=float, default=20.0, help="most processor time of one case, in seconds")

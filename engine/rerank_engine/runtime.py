@@ -31,7 +31,7 @@ from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, DynamicBuffe
 if TYPE_CHECKING:
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "3"
+ENGINE_VERSION = "4"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")

@@ -17,10 +17,11 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from rerank_engine import convert
 from rerank_engine.errors import ConversionError, UnsupportedOperatorError
 from rerank_engine.format.layout import MAJOR_VERSION, MINOR_VERSION
+from rerank_engine.importers import positions
 from rerank_engine.importers.caffe.layers import LAYERS
 from rerank_engine.importers.kinds import KINDS
 from rerank_engine.importers.onnx import OLDEST_OPSET, newest_opset
-from rerank_engine.importers.onnx_handlers import HANDLERS, control_flow, sequences, shapes
+from rerank_engine.importers.onnx_handlers import HANDLERS, control_flow, sequences
 from rerank_engine.importers.tflite.handlers import HANDLERS as TFLITE_HANDLERS
 from rerank_engine.importers.trees import xgboost
 from rerank_engine.importers.trees.lightgbm import objective_transform
@@ -279,7 +280,7 @@ def test_objectives_of_xgboost_equal_the_code(table: Table) -> None:
         ("onnx.md", f"at most {control_flow.MOST_ROUNDS:,} rounds"),
         ("onnx.md", f"from 1 to {control_flow.MOST_ROUNDS:,}"),
         ("onnx.md", f"at most {sequences.MOST_MEMBERS:,} parts"),
-        ("onnx.md", f"at most {shapes._MOST_RANGE:,} constant ones"),
+        ("onnx.md", f"at most {positions.MOST_POSITIONS:,} constant ones"),
         ("model-file.md", f"larger than {MAX_SAMPLE_BYTES // 1024} KiB"),
         ("model-file.md", f"format {MAJOR_VERSION}.{MINOR_VERSION} and reads {MAJOR_VERSION}.x"),
         ("passes.md", {8: "at most eight times"}[pipeline.MOST_ROUNDS]),

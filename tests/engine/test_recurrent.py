@@ -159,7 +159,8 @@ def test_a_length_beyond_the_sequence_is_an_error(tools: Any, length: int) -> No
 
 
 def test_no_sequences_and_no_steps(tools: Any) -> None:
-    for form in ({"batch": "N"}, {"steps": "N"}):
+    forms: list[dict[str, Any]] = [{"batch": "N"}, {"steps": "N"}]
+    for form in forms:
         graph = convert(build(tools, "LSTM", **form)).graph
         shape = (5, 0, INPUTS) if "batch" in form else (0, 2, INPUTS)
         feeds = {"x": np.zeros(shape, np.float32)}
@@ -190,3 +191,35 @@ def test_fifty_steps_stay_close_to_float64(tools: Any) -> None:
         for name, array in tools.Compiled(graph)(feeds).items():
             scale = np.abs(expected[name]).max()
             assert np.abs(array - expected[name]).max() <= 1e-5 * scale
+
+
+@pytest.mark.parametrize("op", sorted(GATES))
+@pytest.mark.parametrize(("hidden", "opset"), [(1, 7), (2, 14), (17, 22)])
+def test_weights_that_are_computed(tools: Any, op: str, hidden: int, opset: int) -> None:
+    """Matrices, biases and lengths come as inputs, over a history and a list of any size."""
+    gates = GATES[op] * hidden
+    shapes: dict[str, tuple[str, list[Any]]] = {
+        "x": ("float32", ["T", "N", INPUTS]),
+        "W": ("float32", [2, gates, INPUTS]),
+        "R": ("float32", [2, gates, hidden]),
+        "B": ("float32", [2, 2 * gates]),
+        "lengths": ("int32", ["N"]),
+    }
+    outputs = ["y", "y_h", "y_c"][: 3 if op == "LSTM" else 2]
+    random = np.random.default_rng(hidden)
+    for reset in (0, 1) if op == "GRU" else (None,):
+        extra = {} if reset is None else {"linear_before_reset": reset}
+        node = make_node(op, list(shapes), outputs, hidden_size=hidden, direction="bidirectional", **extra)
+        model = tools.onnx_model([node], shapes, outputs, opset=opset)
+        compiled = tools.Compiled(convert(model, candidates="N").graph)
+        for n, steps in ((1, 1), (140, 6), (3, 9)):
+            feeds = {
+                name: random.normal(0, 0.5, [{"N": n, "T": steps}.get(dim, dim) for dim in shape]).astype(np.float32)
+                for name, (dtype, shape) in shapes.items()
+                if dtype == "float32"
+            }
+            feeds["lengths"] = random.integers(1, steps + 1, n).astype(np.int32)
+            expected = tools.run_onnxruntime(model, feeds)
+            for name, array in compiled(feeds).items():
+                assert array.shape == expected[name].shape
+                np.testing.assert_allclose(array, expected[name], rtol=0, atol=3e-6, err_msg=f"{name} at {n}, {steps}")

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rerank_engine.errors import ConversionError
 from rerank_engine.importers.onnx_file import MOST_NODES, tensors_of
 from rerank_engine.importers.onnx_handlers import HANDLERS
 from rerank_engine.importers.tflite import tflite_to_onnx
+from rerank_engine.importers.tflite.schema import OPERATORS
 from rerank_engine.importers.trees.ubjson import parse_ubjson
 
 HERE = Path(__file__).parent
@@ -40,9 +41,11 @@ def loaded(name: str) -> ModuleType:
 
 
 loaded("model_fuzzing.campaign")
-corpus, json_tree, mutate, onnx_models, outcome, protobuf, source, tflite = (
+corpus, json_tree, mutate, onnx_models, onnx_nodes, outcome, protobuf, source, tflite = (
     loaded(f"source_fuzzing.{name}")
-    for name in ("corpus", "json_tree", "mutate", "onnx_models", "outcome", "protobuf", "source", "tflite")
+    for name in (
+        *("corpus", "json_tree", "mutate", "onnx_models", "onnx_nodes", "outcome", "protobuf", "source", "tflite"),
+    )
 )
 SOURCES = corpus.read_corpus()
 
@@ -65,7 +68,7 @@ def test_every_source_is_sound(each: Any, folder: Path) -> None:
 
 
 def test_the_corpus_has_every_kind_and_most_operators() -> None:
-    assert {each.kind for each in SOURCES} == set(source.SHARES)
+    assert {each.kind for each in SOURCES} == set(source.DEFAULT_KINDS)
     used: set[tuple[str, str]] = set()
 
     def collect(nodes: Any) -> None:
@@ -81,6 +84,19 @@ def test_the_corpus_has_every_kind_and_most_operators() -> None:
             for holder in (model.graph, *model.functions):
                 collect(holder.node)
     assert len(used & set(HANDLERS)) > 0.9 * len(HANDLERS), sorted(set(HANDLERS) - used)
+
+
+def test_models_of_node_tests_are_sources_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])
+    values = [onnx.helper.make_tensor_value_info(name, kind, [4]) for name, kind in (("x", 1), ("shape", 7), ("y", 1))]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", values[:2], values[2:]), ir_version=8)
+    arrays = [np.zeros(4, np.float32), np.array([2, 2])]
+    case = SimpleNamespace(name="test_of_ours", model=model, data_sets=[(arrays, [])])
+    listed = SimpleNamespace(name="test_cast_FLOAT_to_FLOAT16", model=model, data_sets=[(arrays, [])])
+    monkeypatch.setattr(onnx_nodes, "node_cases", lambda: [case, listed])
+    (each,) = onnx_nodes.sources()
+    assert (each.kind, each.name) == (source.ONNX_NODES, "test_of_ours")
+    assert outcome.examine(each, each.files, folder).kind == outcome.CONVERTED
 
 
 def test_taking_sources_apart_loses_nothing() -> None:
@@ -110,7 +126,7 @@ def test_corrupted_sources_are_refused_or_become_models(folder: Path) -> None:
     # The damage reaches all stages, and every way was taken.
     assert kinds[outcome.REFUSED] > 600
     assert kinds[outcome.CONVERTED] > 200
-    assert {f"{kind}/{way}" for kind, ways in mutate.WAYS.items() for way in ways} <= set(kinds)
+    assert {f"{kind}/{way}" for kind in source.DEFAULT_KINDS for way in mutate.WAYS[kind]} <= set(kinds)
 
 
 def test_the_whole_way_through_machine_code_in_other_processes() -> None:
@@ -214,6 +230,30 @@ def test_functions_that_grow_or_never_end_are_refused(folder: Path) -> None:
     assert min(seen.values()) > 0, seen
 
 
+def test_loops_of_a_tflite_file_that_only_count_are_refused() -> None:
+    (each,) = (each for each in SOURCES if each.name == "gru_loop")
+    tree = tflite.explode(each.files[each.main])
+    whole, condition, body = tree["subgraphs"]
+    names = [OPERATORS[max(code.get("old_code", 0), code.get("code", 0))] for code in tree["operator_codes"]]
+    (loop,) = (entry for entry in whole["operators"] if names[entry.get("code", 0)] == "WHILE")
+    limit = condition["operators"][0]["inputs"][1]
+    tree["buffers"][condition["tensors"][limit]["buffer"]]["data"] = (1000).to_bytes(4, "little")
+    counts = [entry for entry in body["operators"] if entry["outputs"][0] in body["outputs"][:2]]
+    for inner in (0, 3, 4):
+        counting = {**tflite.copied(body), "operators": tflite.copied(counts)}
+        counting["outputs"] = [*body["outputs"][:2], 2, 3, 4]
+        if inner:
+            one, first = counts[0]["inputs"][1], len(counting["tensors"])
+            counting["tensors"] += tflite.copied(counting["tensors"][:5])
+            again = {**tflite.copied(loop), "inputs": [one, one, 2, 3, 4], "outputs": [*range(first, first + 5)]}
+            again["options"] = {"cond_subgraph_index": 1, "body_subgraph_index": inner}
+            counting["operators"].append(again)
+        tree["subgraphs"].append(counting)
+    loop["options"]["body_subgraph_index"] = 5
+    with pytest.raises(ConversionError, match="with its loops written out the model has more than 100000 operators"):
+        tflite_to_onnx(tflite.assemble(tree))
+
+
 # --- the tools ----------------------------------------------------------------------------------------------------
 
 
@@ -252,7 +292,7 @@ def test_a_lack_of_memory_behind_a_typed_error_is_a_failure(folder: Path, monkey
 
 def test_a_warning_is_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     each = _first(source.LIGHTGBM_TEXT)
-    monkeypatch.setattr(outcome, "feeds", lambda _: np.float32([3e38]) * np.float32(10))
+    monkeypatch.setattr(outcome, "feeds", lambda _: np.array([3e38], np.float32) * np.float32(10))
     ended = outcome.examine(each, each.files, folder)
     assert ended.kind == outcome.UNTYPED
     assert "RuntimeWarning: overflow" in ended.detail

@@ -166,8 +166,9 @@ def test_wrong_machine_code_is_found(wrong: float, bundle: Bundle, monkeypatch: 
 
 
 def test_the_golden_check_is_deterministic_and_sees_the_whole_model(bundle: Bundle, kit: Any) -> None:
-    first, second = golden_check(bundle), golden_check(bundle)
-    assert dataclasses.astuple(first) == dataclasses.astuple(second)
+    # Whether machine code was found stored depends on what ran before; the numbers must not.
+    first, second = (dataclasses.replace(golden_check(bundle), reason="") for _ in range(2))
+    assert first == second
     assert 0 < first.max_abs_error <= first.limit
     single = golden_check(kit.bundle(kit.make_model(head=False)))
     assert single.passed

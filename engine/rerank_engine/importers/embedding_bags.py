@@ -16,7 +16,7 @@ import numpy as np
 from rerank_engine.graph import DTYPES, Dim, Node, attribute_shape
 from rerank_engine.importers.expressions import Expression, NoExpressionError, Reader, match
 from rerank_engine.importers.positions import numbers
-from rerank_engine.importers.sequences import sequences_of
+from rerank_engine.importers.sequences import joined_of, sequences_of
 
 if TYPE_CHECKING:
     import onnx
@@ -62,7 +62,7 @@ def embedding_bag(builder: OnnxBuilder, node: onnx.NodeProto, body: onnx.GraphPr
     Parameters
     ----------
     builder
-        Gets the result of the loop: a tensor, or a sequence with one tensor of all bags.
+        Gets the result of the loop: a tensor, or a sequence of which only the members joined are known.
     node, body
         The loop.
 
@@ -85,7 +85,7 @@ def embedding_bag(builder: OnnxBuilder, node: onnx.NodeProto, body: onnx.GraphPr
         bags, place = _collected(builder, node, results)
         if bags is None:
             return False
-        sequences_of(builder)[node.output[place]] = (_emit(builder, bags, None),)
+        joined_of(builder)[node.output[place]] = _emit(builder, bags, None)
         return True
     return False
 

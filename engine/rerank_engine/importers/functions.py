@@ -126,7 +126,7 @@ def _names(builder: OnnxBuilder, node: onnx.NodeProto, function: onnx.FunctionPr
     for index, name in enumerate(function.output):
         if index < len(node.output) and node.output[index]:
             names[name] = node.output[index]
-    prefix = builder.free_prefix(node.name or next(filter(None, node.output)))
+    prefix = builder.free_prefix(node.name or next(filter(None, node.output), node.op_type))
     for inner in function.node:
         for name in inner.output:
             if name:

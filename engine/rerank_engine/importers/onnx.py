@@ -29,6 +29,18 @@ OLDEST_OPSET = 7
 _MOST_COMPUTED, _MOST_FLOATS = 4096, 16
 """Numbers that are computed while importing; larger constants, weights above all, are left to the passes."""
 
+_MISFITS = (ArithmeticError, AttributeError, GraphError, InputError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors that mean that inputs and attributes do not fit: the checker of ONNX sees neither shapes nor values."""
+
+_FLAGS = frozenset(
+    (
+        *("allowzero", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive", "exclusive", "fmod"),
+        *("is_causal", "keepdims", "largest", "layout", "linear_before_reset", "new_axis", "noop_with_empty_axes"),
+        *("reverse", "saturate", "select_last_index", "sorted", "spatial", "transA", "transB", "upper"),
+    )
+)
+"""Attributes that are integers and mean a truth value: about others than 0 and 1 runtimes disagree."""
+
 ONNX_DTYPES = {
     1: "float32",
     2: "uint8",
@@ -235,7 +247,10 @@ class OnnxBuilder:
         domain = "" if node.domain == "ai.onnx" else node.domain
         handler = HANDLERS.get((domain, node.op_type))
         if handler is None:
-            body = function_body(self, node)
+            try:
+                body = function_body(self, node)
+            except _MISFITS as error:
+                raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
             if body is None:
                 known = sorted(name for where, name in HANDLERS if where == domain)
                 what = f"this operator{f' of domain {domain!r}' if domain else ''} is not supported"
@@ -248,17 +263,7 @@ class OnnxBuilder:
             if str(error).startswith(f"{node.op_type} node "):
                 raise
             raise self.refuse(f"as {error}") from error
-        except (
-            ArithmeticError,
-            AttributeError,
-            GraphError,
-            InputError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
-            # The checker of ONNX sees neither shapes nor values: what does not fit shows only here.
+        except _MISFITS as error:
             raise self.refuse(f"its inputs or attributes do not fit each other: {error}") from error
 
     def count_nodes(self, count: int) -> None:
@@ -321,6 +326,8 @@ class OnnxBuilder:
                     raise self.refuse(f"attribute {name}={value!r} is not supported; only {only[name]!r} is")
             elif name not in understood:
                 raise self.refuse(f"attribute {name!r} is not understood")
+            elif name in _FLAGS and value not in (0, 1):
+                raise self.refuse(f"attribute {name}={value!r} is no truth value; expected 0 or 1")
         return {name: found.get(name, default) for name, default in understood.items()}
 
     def axis(self, axis: int, rank: int) -> int:

@@ -87,6 +87,8 @@ class Tensor:
         return len(self.shape)
 
 
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+
 Part = Callable[["Growing"], None]
 PARTS: dict[str, tuple[float, Part]] = {}
 """Everything that a model may grow by: weight and function by name."""
@@ -163,6 +165,16 @@ class Growing:
 
     def pick_float(self, fits: Callable[[Tensor], bool] = lambda _: True) -> Tensor:
         return self.pick(lambda tensor: tensor.is_float and fits(tensor))
+
+    def pick_or_input(self, fits: Callable[[Tensor], bool], shape: Shape, below: int | None = None) -> Tensor:
+        """A value that fits, or a new input: floats, or indices below a number."""
+        dtype = "float32" if below is None else "int64"
+        try:
+            return self.pick(lambda tensor: tensor.dtype == dtype and fits(tensor))
+        except DoesNotFit:
+            if len(self.inputs) > 6:
+                raise
+            return self.input(dtype, shape, below)
 
     def pick_distinct(self, fits: Callable[[Tensor], bool]) -> Tensor:
         """A value whose order of elements does not hang on the last digits."""
@@ -376,8 +388,8 @@ class Growing:
         shapes = [*self.made.values(), *(tensor.shape for tensor in self.inputs)]
         return any(size <= 0 for shape in shapes for size in concrete(shape, sizes))
 
-    def feeds(self, sizes: dict[str, int], seed: int) -> dict[str, Array]:
-        """Arrays for all inputs."""
+    def feeds(self, sizes: dict[str, int], seed: int, *, special: bool = False) -> dict[str, Array]:
+        """Arrays for all inputs; with some NaN, infinities and zeros among them, or with none."""
         random = np.random.default_rng(seed)
         feeds: dict[str, Array] = {}
         for tensor in self.inputs:
@@ -385,7 +397,10 @@ class Growing:
             if tensor.dtype == "bool":
                 feeds[tensor.name] = np.asarray(random.random(shape) < 0.6)
             elif tensor.dtype == "float32":
-                feeds[tensor.name] = np.asarray(np.clip(random.normal(0, 1.5, shape), -8, 8), np.float32)
+                array = np.asarray(np.clip(random.normal(0, 1.5, shape), -8, 8), np.float32)
+                if special:
+                    array = np.where(random.random(shape) < 0.06, random.choice(SPECIAL, shape), array)
+                feeds[tensor.name] = array
             elif tensor.below is not None:
                 assert isinstance(tensor.below, int)
                 feeds[tensor.name] = np.asarray(random.integers(0, tensor.below, shape), DTYPES[tensor.dtype])

@@ -75,13 +75,15 @@ def gather_elements(m: Growing) -> None:
             a == b for at, (a, b) in enumerate(zip(tensor.shape, source.shape, strict=True)) if at != axis
         )
 
-    if m.chance(0.5):
-        index = m.pick(fits)
+    if m.chance(0.7):
+        shape = tuple(m.integer(1, 3) if at == axis else dim for at, dim in enumerate(source.shape))
+        is_known = isinstance(size, int) and size > 0
+        index = m.pick_or_input(fits, shape, size) if is_known else m.pick(fits)  # type: ignore[arg-type]
     else:
-        shape = fixed([m.integer(1, 3) if at == axis else dim for at, dim in enumerate(source.shape)])
+        sizes = fixed([m.integer(1, 3) if at == axis else dim for at, dim in enumerate(source.shape)])
         if not isinstance(size, int) or size < 1:
             raise DoesNotFit
-        index = Tensor(m.constant(m.random.integers(-size, size, shape), "int64"), "int64", tuple(shape))
+        index = Tensor(m.constant(m.random.integers(-size, size, sizes), "int64"), "int64", tuple(sizes))
     m.add(
         "GatherElements", [source, index], index.shape, source.dtype, bound=source.bound, below=source.below, axis=axis
     )
@@ -280,9 +282,14 @@ def batched_gather_nd(m: Growing) -> None:
     if m.opset < 12:
         raise DoesNotFit
     source = m.pick(lambda tensor: tensor.rank > 1)
-    index = m.pick(
-        lambda tensor: tensor.dtype == "int64" and tensor.rank >= 2 and tensor.below == source.shape[1]
-        and tensor.shape[0] == source.shape[0] and tensor.shape[-1] == 1
-    )  # fmt: skip
+    size = source.shape[1]
+    if not isinstance(size, int) or size < 1:
+        raise DoesNotFit
+
+    def fits(tensor: Tensor) -> bool:
+        same = tensor.rank >= 2 and tensor.below == size and tensor.shape[0] == source.shape[0]
+        return same and tensor.shape[-1] == 1
+
+    index = m.pick_or_input(fits, m.one_of([(source.shape[0], 1), (source.shape[0], 2, 1)]), size)
     shape = [*index.shape[:-1], *source.shape[2:]]
     m.add("GatherND", [source, index], shape, source.dtype, bound=source.bound, below=source.below, batch_dims=1)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from rerank_engine.dimensions import Dim
 
-from .growing import DoesNotFit, Growing, Tensor, part
+from .growing import DoesNotFit, Growing, N, T, Tensor, part
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
@@ -117,17 +117,14 @@ def several_heads(m: Growing) -> None:
 @part(5)
 def attention_operator(m: Growing) -> None:
     """ONNX's own operator, of four dimensions."""
-    query, keys = (
-        m.small(
-            m.pick_float(
-                lambda tensor: tensor.rank == 4 and isinstance(tensor.shape[3], int) and 0 not in tensor.shape
-            ),
-            8.0,
-        )
-        for _ in range(2)
-    )
-    if query.shape[:2] != keys.shape[:2] or query.shape[3] != keys.shape[3]:
+    if m.opset < 23:
         raise DoesNotFit
+    query = m.pick_or_input(
+        lambda tensor: tensor.rank == 4 and isinstance(tensor.shape[3], int) and 0 not in tensor.shape, (N, 2, T, 4)
+    )
+    like = (*query.shape[:2], m.one_of([T, 3, query.shape[2]]), query.shape[3])
+    keys = m.pick_or_input(lambda tensor: tensor.shape == like, like)
+    query, keys = m.small(query, 8.0), m.small(keys, 8.0)
     m.add("Attention", [query, keys, keys], query.shape, bound=keys.bound, is_causal=m.integer(0, 1))
 
 

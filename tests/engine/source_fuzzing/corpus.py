@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
-from . import caffe, onnx_operators, onnx_rankers, tflite, trees
-from .source import SHARES, Source
+from . import caffe, onnx_nodes, onnx_operators, onnx_rankers, tflite, trees
+from .source import DEFAULT_KINDS, ONNX_NODES, SHARES, Source
 
-_MAKERS: Mapping[str, Callable[[], list[Source]]] = {
-    "trees": trees.sources,
-    "caffe": caffe.sources,
-    "tflite": tflite.sources,
-    "rankers": onnx_rankers.sources,
-    "operators": onnx_operators.sources,
-}
+_MAKERS: tuple[tuple[Collection[str], Callable[[], list[Source]]], ...] = (
+    (SHARES, trees.sources),
+    (SHARES, caffe.sources),
+    (SHARES, tflite.sources),
+    (SHARES, onnx_rankers.sources),
+    (SHARES, onnx_operators.sources),
+    ((ONNX_NODES,), onnx_nodes.sources),
+)
+"""What makes sources, and of which kinds; of any kind where that costs little."""
 
 
-def read_corpus(kinds: Collection[str] = tuple(SHARES)) -> list[Source]:
+def read_corpus(kinds: Collection[str] = DEFAULT_KINDS) -> list[Source]:
     """Sources of some kinds."""
-    return [source for make in _MAKERS.values() for source in make() if source.kind in kinds]
+    makers = [make for made, make in _MAKERS if not set(kinds).isdisjoint(made)]
+    return [source for make in makers for source in make() if source.kind in kinds]

@@ -22,6 +22,7 @@ from .source import (
     LIGHTGBM_JSON,
     LIGHTGBM_TEXT,
     ONNX,
+    ONNX_NODES,
     TFLITE,
     XGBOOST_JSON,
     XGBOOST_UBJ,
@@ -120,13 +121,16 @@ def _exploded(content: bytes) -> tflite.Tree:
     return tflite.explode(content)
 
 
+_ONNX_WAYS: Mapping[str, tuple[float, str, Way]] = {
+    "raw": (0.08, ".onnx", raw),
+    "structure": (0.22, ".onnx", onnx_fields),
+    "meaning": (0.3, ".onnx", onnx_meaning),
+    "within rules": (0.4, ".onnx", onnx_within_rules),
+}
+
 WAYS: Mapping[str, Mapping[str, tuple[float, str, Way]]] = {
-    ONNX: {
-        "raw": (0.08, ".onnx", raw),
-        "structure": (0.22, ".onnx", onnx_fields),
-        "meaning": (0.3, ".onnx", onnx_meaning),
-        "within rules": (0.4, ".onnx", onnx_within_rules),
-    },
+    ONNX: _ONNX_WAYS,
+    ONNX_NODES: _ONNX_WAYS,
     LIGHTGBM_TEXT: {"raw": (0.3, "", raw), "lines": (0.7, "", lines)},
     LIGHTGBM_JSON: {"raw": (0.2, "", raw), "structure": (0.8, "", json_structure)},
     XGBOOST_JSON: {"raw": (0.2, "", raw), "structure": (0.8, "", json_structure)},

@@ -293,12 +293,12 @@ def doubling(model: onnx.ModelProto, random: Random) -> None:
     operator = random.choice(("Concat", "Mul", "Add", "Einsum"))
     for number in range(random.choice((8, 30, 70))):
         made = f"fuzz_{number}"
-        inputs, options = [name, name], {}
+        options: dict[str, int | str] = {}
         if operator == "Concat":
             options = {"axis": random.choice((0, -1))}
         if operator == "Einsum":
             options = {"equation": "...a,...b->...ab"}
-        graph.node.append(helper.make_node(operator, inputs, [made], **options))
+        graph.node.append(helper.make_node(operator, [name, name], [made], **options))
         name = made
     graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
 

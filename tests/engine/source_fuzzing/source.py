@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-ONNX, TFLITE = "onnx", "tflite"
+ONNX, ONNX_NODES, TFLITE = "onnx", "onnx-nodes", "tflite"
 LIGHTGBM_TEXT, LIGHTGBM_JSON = "lightgbm-text", "lightgbm-json"
 XGBOOST_JSON, XGBOOST_UBJ = "xgboost-json", "xgboost-ubj"
 CAFFE_TEXT, CAFFE_BINARY = "caffe-text", "caffe-binary"
@@ -19,8 +19,12 @@ SHARES: Mapping[str, float] = {
     LIGHTGBM_JSON: 0.06,
     XGBOOST_JSON: 0.07,
     XGBOOST_UBJ: 0.07,
+    ONNX_NODES: 0.40,
 }
-"""Every kind, and its share of the cases."""
+"""Every kind, and its share of the cases, relative to the others that are asked for."""
+
+DEFAULT_KINDS = tuple(kind for kind in SHARES if kind != ONNX_NODES)
+"""Kinds whose models are at hand at once."""
 
 Files = Mapping[str, bytes]
 

@@ -48,7 +48,7 @@ def _loop(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     going = _condition(builder, node.input[1]) if len(node.input) > 1 and node.input[1] else True
     carried = list(node.input[2:])
     scanned: list[list[str]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
-    prefix = builder.free_prefix(node.name or next(filter(None, node.output)))
+    prefix = builder.free_prefix(node.name or next(filter(None, node.output), node.op_type))
     _check_size(builder, body, rounds if node.input[0] else 1)
     constants = _file_constants(builder, body, prefix)
     done = 0
@@ -101,11 +101,11 @@ def _scan(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     shapes = [builder.value(name).shape for name in sources]
     axes = [builder.axis(axis, len(shape)) for axis, shape in zip(axes, shapes, strict=True)]
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
-    length = next(iter(lengths))
+    length = next(iter(lengths), None)
     if len(lengths) != 1 or not isinstance(length, int) or not 1 <= length <= MOST_ROUNDS:
         raise builder.refuse(f"the scanned length must be one number from 1 to {MOST_ROUNDS}, is {lengths}")
     _check_size(builder, body, length)
-    prefix = builder.free_prefix(node.name or next(filter(None, node.output)))
+    prefix = builder.free_prefix(node.name or next(filter(None, node.output), node.op_type))
     constants = _file_constants(builder, body, prefix)
     collected: list[list[str]] = [[] for _ in range(results_count)]
     for done in range(length):
@@ -142,7 +142,8 @@ def _file_constants(builder: OnnxBuilder, body: onnx.GraphProto, prefix: str) ->
 
 def _inline(builder: OnnxBuilder, body: onnx.GraphProto, given: Mapping[str, str], prefix: str) -> list[str]:
     """Add the nodes of a subgraph, over the names of what it is given, and return the ONNX names of its results."""
-    builder.count_nodes(1 + count_nodes(body.node) + body.ByteSize() // _BYTES_PER_NODE)
+    size_bytes = sum(node.ByteSize() for node in body.node)
+    builder.count_nodes(1 + count_nodes(body.node) + size_bytes // _BYTES_PER_NODE)
     names = dict(given)
     for node in body.node:
         names.update({name: f"{prefix}/{name}" for name in node.output if name})

@@ -8,7 +8,7 @@ from rerank_engine.graph import Dim
 from rerank_engine.importers.onnx import OnnxBuilder
 from rerank_engine.importers.onnx_handlers.registry import handles
 from rerank_engine.importers.positions import cut, given, known_integers, known_shape
-from rerank_engine.importers.sequences import sequences_of
+from rerank_engine.importers.sequences import joined_of, sequences_of
 from rerank_engine.importers.shapes import ShapeValue
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ def _pieces(builder: OnnxBuilder, dim: int | Dim, size: int | Dim) -> list[int |
 @handles("ConcatFromSequence")
 def _concat(builder: OnnxBuilder, node: onnx.NodeProto) -> None:
     found = builder.attributes({"axis": None, "new_axis": 0})
+    joined = joined_of(builder).get(node.input[0])
+    if joined is not None and found == {"axis": 0, "new_axis": 0}:
+        builder.emit("Identity", [joined], output=node.output[0])
+        return
     members = _members(builder, node.input[0])
     if not members or found["axis"] is None:
         raise builder.refuse("an empty sequence has no tensors to join, and the axis must be given")

@@ -129,6 +129,7 @@ class Scope:
     def run(self) -> None:
         """Translate every operator."""
         for operator in self.graph.operators:
+            self.writer.count_operator()
             call = Call(self, operator)
             handler = HANDLERS.get(operator.name)
             if handler is None:

@@ -29,6 +29,7 @@ ONNX_TYPES = {
 _IR_VERSION = 8
 _LARGEST_MODEL_BYTES = 2**31 - 1024**2  # What a protocol buffer can hold, less room for all that is no constant.
 _MOST_NODES = 100_000
+_MOST_OPERATORS = 100_000
 _SMALL_BYTES = 256
 
 
@@ -45,6 +46,7 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._constant_bytes = 0
+        self._operators = 0
         self._taken = set(reserved)
         self._declared: dict[str, Tensor] = {}
         self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -56,6 +58,12 @@ class Writer:
         if len(self.nodes) >= _MOST_NODES:
             raise ConversionError(f"the model needs more than {_MOST_NODES} ONNX nodes")
         self.nodes.append(helper.make_node(op, list(inputs), list(outputs), name=outputs[0], **attributes))
+
+    def count_operator(self) -> None:
+        """Count an operator of the file that is translated, which may write no node: those of loops may be endless."""
+        self._operators += 1
+        if self._operators > _MOST_OPERATORS:
+            raise ConversionError(f"with its loops written out the model has more than {_MOST_OPERATORS} operators")
 
     def emit(self, op: str, inputs: Sequence[str], base: str, outputs: int = 1, **attributes: Any) -> str:
         """Append a node and return the name of its first result; further ones end in ``:1`` and so on."""
