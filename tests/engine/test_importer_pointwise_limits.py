@@ -197,7 +197,7 @@ REFUSED: list[tuple[int, list[onnx.NodeProto], str]] = [
     (17, [node("Where", ["x", "x", "x"], ["y"])], "takes a condition"),
     (17, [node("Cast", ["x"], ["y"], to=TensorProto.FLOAT16)], "a cast to float16 is not supported"),
     (17, [node("Cast", ["x"], ["y"], to=TensorProto.STRING)], "a cast to string is not supported"),
-    (13, [node("Mod", ["x", "x"], ["y"], fmod=2)], "fmod=2 is not supported"),
+    (13, [node("Mod", ["x", "x"], ["y"], fmod=2)], "fmod=2 is no truth value"),
     (13, [node("BitShift", ["u", "u"], ["y"], direction="UP")], "direction='UP' must be"),
     (20, [node("Gelu", ["x"], ["y"], approximate="fast")], "approximate='fast' must be"),
     (12, [node("Celu", ["x"], ["y"], alpha=-1.0)], "alpha=-1.0 is not supported; it must be positive"),
