@@ -193,10 +193,10 @@ def run_compiled(graph: Any, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     """Compile a graph, without a cache, and run it once."""
     from rerank_engine.binding import bind_sizes
     from rerank_engine.codegen.compile import compile_graph
-    from rerank_engine.runtime import _MachineCode, _Session
+    from rerank_engine.session import MachineCode, Session
 
     sizes = bind_sizes([graph.values[name] for name in graph.inputs], feeds, graph.maxima)
-    return _Session(graph, _MachineCode(graph, compile_graph(graph))).run(feeds, sizes)
+    return Session(graph, MachineCode(graph, compile_graph(graph))).run(feeds, sizes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

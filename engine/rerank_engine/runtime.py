@@ -5,12 +5,10 @@ Where machine code is missing it is compiled once and stored; where it may not r
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,28 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.binding import bind_sizes
-from rerank_engine.codegen.image import ExecutableMemory, Image
-from rerank_engine.dimensions import Dim, product
+from rerank_engine.codegen.image import Image
+from rerank_engine.dimensions import Dim
 from rerank_engine.errors import CompileError, InputError, ModelFileError
 from rerank_engine.format import content_hash, read_model
-from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Value, concrete
+from rerank_engine.graph import DTYPES, Graph, Value
 from rerank_engine.machine import machine_signature
-from rerank_engine.packing import pack_all
 from rerank_engine.paths import user_cache_dir
-from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, DynamicBuffer, largest_size, place_dynamic
+from rerank_engine.session import MachineCode, Session
 
 if TYPE_CHECKING:
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "4"
+ENGINE_VERSION = "5"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
-_ALIGNMENT = 64
-_PADDING = 64
-_FIRST_CAPACITY = 128
-_FIRST_BYTES = 256 * 1024 * 1024
-"""A session starts with room for this size of every named dimension, or for less where that takes more bytes."""
 
 
 def load(
@@ -119,10 +111,10 @@ class Engine:
         self.cache_path = cache_dir / f"{image_key(model_hash)}.rri"
         self._shrinking = _shrinking_dimensions(graph)
         self._local = threading.local()
-        self._code: _MachineCode | None = None
+        self._code: MachineCode | None = None
         try:
             image, self.backend_reason = _find_image(graph, self.cache_path)
-            self._code = _MachineCode(graph, image)
+            self._code = MachineCode(graph, image)
             self.backend = "cpu"
             self._reject_wrong_code()
         except (CompileError, ImportError) as error:
@@ -155,8 +147,13 @@ class Engine:
         if wrong:
             raise CompileError(f"the self-check failed: {wrong}")
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], *, history_key: Hashable = None
+    ) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Score candidates.
+
+        A dictionary of contiguous arrays in the declared dtypes goes straight into machine code, which reads the arrays
+        where they lie; anything else is converted first.
 
         Parameters
         ----------
@@ -164,6 +161,10 @@ class Engine:
             One array for each input; a named dimension may have any length up to its declared maximum, 0
             included. Integer and float dtypes are converted where no value can change its meaning (float64 to
             float32, any integer to int64).
+        history_key
+            Stands for the content of all inputs that do not depend on the candidates (user, context, history). When a
+            thread calls with the same key as in its last call, what the model computes from these inputs alone is not
+            computed again. It is on the caller that the same key means the same content. Default: always compute.
 
         Returns
         -------
@@ -180,11 +181,18 @@ class Engine:
         >>> engine.run({"x": np.zeros((3, 8), np.float32)}).shape  # doctest: +SKIP
         (3,)
         """
+        session: Session | None = getattr(self._local, "session", None)
+        if session is not None:
+            direct = session.run_directly(inputs, history_key)
+            if direct is not None:
+                return direct
         sizes = self._check(inputs)
-        results = self._run_session(inputs, sizes)
+        results = self._run_session(inputs, sizes, history_key)
         return results if len(results) > 1 else next(iter(results.values()))
 
-    def _run_session(self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
+    def _run_session(
+        self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int], history_key: Hashable = None
+    ) -> dict[str, NDArray[Any]]:
         if self._code is None:
             from rerank_engine.reference import evaluate
 
@@ -193,10 +201,10 @@ class Engine:
             results = evaluate(self._graph, cast)
             # A result may be an input or a weight itself, which the caller must not get to write into.
             return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
-        session: _Session | None = getattr(self._local, "session", None)
+        session: Session | None = getattr(self._local, "session", None)
         if session is None:
-            session = self._local.session = _Session(self._graph, self._code)
-        return session.run(inputs, sizes)
+            session = self._local.session = Session(self._graph, self._code)
+        return session.run(inputs, sizes, history_key)
 
     def _check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         if not isinstance(inputs, Mapping):
@@ -266,105 +274,6 @@ def _find_image(graph: Graph, path: Path) -> tuple[Image, str]:
     return image, why
 
 
-class _MachineCode:
-    """Executable code and packed weights, shared by all threads."""
-
-    def __init__(self, graph: Graph, image: Image) -> None:
-        self.image = image
-        self.meta = image.meta
-        self.memory = ExecutableMemory(image.code)
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
-        self.call = kind(self.memory.address + self.meta["entry"])
-        self.weights = _aligned(self.meta["weight_bytes"])
-        pack_all(graph.constants, (tuple(item) for item in self.meta["weights"]), self.weights)
-
-
-class _Session:
-    """Buffers of one thread: an arena, and inputs and outputs at fixed addresses with room for some sizes."""
-
-    def __init__(self, graph: Graph, code: _MachineCode) -> None:
-        self._graph = graph
-        self._code = code
-        self._names: list[str] = code.meta["names"]
-        self._dynamic = [
-            DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in code.meta["dynamic"]
-        ]
-        self._weights_address = code.weights.ctypes.data
-        self._capacity: dict[str, int] = {}
-        first = _FIRST_CAPACITY
-        while first > 1 and self._bytes_for(dict.fromkeys(self._names, first)) > _FIRST_BYTES:
-            first //= 2
-        self._reserve(dict.fromkeys(self._names, first))
-
-    def _bytes_for(self, capacity: dict[str, int]) -> int:
-        """Bytes of all buffers with room for these sizes."""
-        _, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
-        values = (self._graph.values[name] for name in (*self._graph.inputs, *self._graph.outputs))
-        return arena_bytes + sum(_buffer_bytes(value, capacity) for value in values)
-
-    def _make_room(self, sizes: dict[str, int]) -> None:
-        """Reserve for growing lists; where memory has no room to grow into, for these sizes only."""
-        for grown in (_round_up, int):
-            wanted = {name: max(self._capacity[name], grown(sizes[name])) for name in self._names}
-            try:
-                self._reserve(wanted)
-            except (MemoryError, OverflowError, ValueError):
-                continue
-            return
-        raise InputError(f"the inputs say {sizes}: that needs {self._bytes_for(wanted):,} bytes, more than there is")
-
-    def _reserve(self, capacity: dict[str, int]) -> None:
-        graph = self._graph
-        places, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
-        # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
-        arena = _aligned(arena_bytes)
-        inputs = [_buffer(graph.values[name], capacity) for name in graph.inputs]
-        outputs = [_buffer(graph.values[name], capacity) for name in graph.outputs]
-        input_table = np.array([array.ctypes.data for array in inputs], dtype=np.uintp)
-        output_table = np.array([array.ctypes.data for array in outputs], dtype=np.uintp)
-        self._arena, self._inputs, self._outputs = arena, inputs, outputs
-        self._input_table, self._output_table = input_table, output_table
-        self._arena_address = arena.ctypes.data
-        self._input_address, self._output_address = input_table.ctypes.data, output_table.ctypes.data
-        header = arena[SIZES_OFFSET : SIZES_OFFSET + 8 * (len(self._names) + len(places))].view(np.int64)
-        header[len(self._names) :] = places
-        self._sizes = header[: len(self._names)]
-        self._capacity = capacity
-
-    def run(self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
-        if any(sizes[name] > self._capacity[name] for name in self._names):
-            self._make_room(sizes)
-        for index, name in enumerate(self._names):
-            self._sizes[index] = sizes[name]
-        for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
-            array = inputs[name]
-            target = buffer[: array.size].reshape(array.shape)
-            if array.dtype == buffer.dtype:
-                target[...] = array
-            else:
-                with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, quietly
-                    target[...] = array
-        status = self._code.call(
-            self._weights_address,
-            self._arena_address,
-            self._input_address,
-            self._output_address,
-            sizes.get(CANDIDATES, 0),
-        )
-        if status:
-            bad = int(self._arena[BAD_VALUE_OFFSET : BAD_VALUE_OFFSET + 8].view(np.int64)[0])
-            raise InputError(self._code.meta["reports"][status - 1].replace("{value}", str(bad)))
-        results = {}
-        for name, buffer in zip(self._graph.outputs, self._outputs, strict=True):
-            shape = concrete(self._graph.values[name].shape, sizes)
-            results[name] = buffer[: math.prod(shape)].reshape(shape).copy()
-        return results
-
-
-def _round_up(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
-
-
 def _shrinking_dimensions(graph: Graph) -> list[tuple[Dim, str]]:
     """Dimensions that could become negative, each with a value that has it."""
     found: dict[Dim, str] = {}
@@ -373,21 +282,6 @@ def _shrinking_dimensions(graph: Graph) -> list[tuple[Dim, str]]:
             if isinstance(dim, Dim) and any(coefficient < 0 for _, coefficient in dim.terms):
                 found.setdefault(dim, value.name)
     return list(found.items())
-
-
-def _aligned(size: int) -> NDArray[np.uint8]:
-    raw = np.zeros(size + _ALIGNMENT + _PADDING, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size + _PADDING]
-
-
-def _buffer(value: Value, sizes: Mapping[str, int]) -> NDArray[Any]:
-    size = _buffer_bytes(value, sizes)
-    return _aligned(size)[:size].view(DTYPES[value.dtype])
-
-
-def _buffer_bytes(value: Value, sizes: Mapping[str, int]) -> int:
-    return largest_size(product([*value.shape, DTYPES[value.dtype].itemsize]), sizes)
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

@@ -22,7 +22,7 @@ from rerank_engine.codegen.target import Target
 from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, concrete, is_per_candidate, shape_attribute
 from rerank_engine.ops import lookup
 from rerank_engine.reference import evaluate
-from rerank_engine.runtime import _MachineCode, _Session
+from rerank_engine.session import MachineCode, Session
 
 Array = NDArray[Any]
 
@@ -127,7 +127,7 @@ class Compiled:
     def __init__(self, graph: Graph, target: Target | None = None) -> None:
         self.graph = graph
         self.image = compile_graph(graph, target)
-        self._session = _Session(graph, _MachineCode(graph, self.image))
+        self._session = Session(graph, MachineCode(graph, self.image))
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         sizes = bind_sizes([self.graph.values[name] for name in self.graph.inputs], feeds, self.graph.maxima)

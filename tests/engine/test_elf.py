@@ -45,7 +45,7 @@ def module(body: str, triple: str = HOST.triple) -> str:
 def test_constants_and_calls_are_relocated() -> None:
     flat = compile_assembly(module(CONSTANTS), HOST, "entry")
     memory = ExecutableMemory(flat.code)
-    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(memory.address + flat.entry)
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(memory.address + flat.entries["entry"])
     assert [call(index) for index in range(3)] == [15, 210, 2700]
 
 
@@ -55,7 +55,7 @@ def test_sections_are_aligned_on_every_target(cpu: str) -> None:
     flat = compile_assembly(module(CONSTANTS, target.triple), target, "entry")
     place = flat.code.index(struct.pack("<3q", 5, 70, 900))
     assert place % 64 == 0
-    assert 0 <= flat.entry < len(flat.code)
+    assert 0 <= flat.entries["entry"] < len(flat.code)
 
 
 @pytest.mark.parametrize(

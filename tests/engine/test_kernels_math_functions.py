@@ -149,7 +149,7 @@ class Kernels:
         self.tiny = float(np.finfo(self.dtype).tiny)
         self.memory = ExecutableMemory(image.code)
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-        self.entry = kind(self.memory.address + image.entry)
+        self.entry = kind(self.memory.address + image.entries[ENTRY])
 
     def __call__(self, name: str, x: Array, y: Array | None = None) -> Array:
         x = np.ascontiguousarray(x, self.dtype)
@@ -438,4 +438,4 @@ def test_no_target_needs_a_library(dtype: str, cpu: str) -> None:
     """An external symbol would stop the layout of the image."""
     image = _write(dtype, named_target(cpu))
     assert len(image.code) > 10_000
-    assert 0 <= image.entry < len(image.code)
+    assert 0 <= image.entries[ENTRY] < len(image.code)

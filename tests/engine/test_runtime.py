@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from rerank_engine import load
 from rerank_engine import runtime as runtime_module
+from rerank_engine import session as session_module
 from rerank_engine.errors import GraphError, InputError, ModelFileError
 from rerank_engine.model import Model
 from rerank_engine.reference import evaluate
-from rerank_engine.runtime import Engine, _Session
+from rerank_engine.runtime import Engine
+from rerank_engine.session import Session
 
 Array = NDArray[Any]
 
@@ -239,7 +241,7 @@ def numpy_engine(graph: Any, cache_dir: Path) -> Engine:
         def refuse(code: bytes) -> None:
             raise runtime_module.CompileError("this system does not let the process run generated code: test")
 
-        patch.setattr(runtime_module, "ExecutableMemory", refuse)
+        patch.setattr(session_module, "ExecutableMemory", refuse)
         engine = load(Model(graph), cache_dir=cache_dir)
     assert engine.backend == "numpy"
     assert engine.backend_reason == "no machine code: this system does not let the process run generated code: test"
@@ -292,7 +294,7 @@ def test_no_memory_for_more_candidates_leaves_the_engine_right(
 ) -> None:
     """The larger buffers are taken over together or not at all."""
     assert_right(tools, engine, builder, 100)
-    real, calls = runtime_module._buffer, iter(range(100))
+    real, calls = session_module._buffer, iter(range(100))
     for stop in (0, 3, 6):
         calls = iter(range(100))
 
@@ -301,7 +303,7 @@ def test_no_memory_for_more_candidates_leaves_the_engine_right(
                 raise MemoryError
             return real(value, candidates)
 
-        monkeypatch.setattr(runtime_module, "_buffer", fail)
+        monkeypatch.setattr(session_module, "_buffer", fail)
         with pytest.raises(InputError, match=r"that needs [\d,]+ bytes, more than there is"):
             engine.run(builder.feeds(5000))
         monkeypatch.undo()
@@ -312,14 +314,14 @@ def test_no_memory_for_more_candidates_leaves_the_engine_right(
 def test_where_memory_has_no_room_to_grow_the_exact_size_is_taken(
     tools: Any, builder: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runtime_module._buffer
+    real = session_module._buffer
 
     def limited(value: Any, candidates: Any) -> Any:
         if candidates["N"] > 5000:
             raise MemoryError
         return real(value, candidates)
 
-    monkeypatch.setattr(runtime_module, "_buffer", limited)
+    monkeypatch.setattr(session_module, "_buffer", limited)
     for candidates in (4097, 5000, 3):
         assert_right(tools, engine, builder, candidates)
 
@@ -328,7 +330,7 @@ def test_buffers_grow_to_powers_of_two_and_stay(tools: Any) -> None:
     b = dense(tools)
     graph = b.finish()
     session = tools.Compiled(graph)._session
-    assert isinstance(session, _Session)
+    assert isinstance(session, Session)
     sizes = []
     for candidates in (1, 128, 129, 40, 1025, 0):
         session.run(b.feeds(candidates), {"N": candidates})

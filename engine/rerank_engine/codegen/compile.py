@@ -19,7 +19,7 @@ _OPTIMISATION_LEVEL = 2
 _RUNS = {"once": "once", "block": "per block", "whole": "for the whole list"}
 
 
-def compile_assembly(assembly: str, target: Target, entry: str = ENTRY) -> FlatImage:
+def compile_assembly(assembly: str, target: Target, *entries: str) -> FlatImage:
     """Optimise LLVM assembly and make a flat image of it.
 
     Raises
@@ -48,7 +48,7 @@ def compile_assembly(assembly: str, target: Target, entry: str = ENTRY) -> FlatI
         options.loop_unrolling = False
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
-        return flatten(machine.emit_object(module), entry)
+        return flatten(machine.emit_object(module), *(entries or (ENTRY,)))
 
 
 def compile_graph(graph: Graph, target: Target | None = None) -> Image:
@@ -65,9 +65,9 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
     target = target or host_target()
     plan = make_plan(graph)
     generated = generate(plan, target)
-    flat = compile_assembly(generated.assembly, target)
+    flat = compile_assembly(generated.assembly, target, *generated.entries)
     meta: dict[str, Any] = {
-        "entry": flat.entry,
+        "entries": flat.entries,
         "arena_bytes": plan.fixed_bytes,
         "names": list(plan.names),
         "dynamic": [[buffer.name, str(buffer.size_bytes), buffer.first, buffer.last] for buffer in plan.dynamic],

@@ -28,12 +28,12 @@ class FlatImage:
     ----------
     code
         To be placed at a page boundary.
-    entry
-        Byte offset of the entry function.
+    entries
+        Byte offsets of the entry functions.
     """
 
     code: bytes
-    entry: int
+    entries: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class _Section:
     alignment: int
 
 
-def flatten(elf: bytes, entry: str) -> FlatImage:
-    """Lay out an ELF64 object for one entry function.
+def flatten(elf: bytes, *entries: str) -> FlatImage:
+    """Lay out an ELF64 object for some entry functions.
 
     Raises
     ------
@@ -85,10 +85,11 @@ def flatten(elf: bytes, entry: str) -> FlatImage:
                 places[home] + value + addend,
                 name,
             )
-    for name, home, value in symbols:
-        if name == entry and home in places:
-            return FlatImage(bytes(image), places[home] + value)
-    raise CompileError(f"the object has no function {entry!r}")
+    found = {name: places[home] + value for name, home, value in symbols if name in entries and home in places}
+    for entry in entries:
+        if entry not in found:
+            raise CompileError(f"the object has no function {entry!r}")
+    return FlatImage(bytes(image), found)
 
 
 def _read_sections(elf: bytes) -> list[_Section]:

@@ -3,8 +3,9 @@
     int32 entry(weights, arena, inputs, outputs, n):
         flush denormals from here on
         status = 0
+        steps that do not depend on the candidate, unless they still stand from the last call
         phase by phase:
-            steps that do not depend on the candidate, or that need the whole list: once, for all n
+            steps that need the whole list: once, for all n
             steps whose rows are independent: for first in 0, block, 2*block, ... below n, for one block each
         copies of outputs that no step wrote in place
         restore the floating-point mode
@@ -26,13 +27,14 @@ from llvmlite import ir
 
 from rerank_engine.codegen.emitter import I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
+from rerank_engine.codegen.python_call import PYTHON_CALL, can_be_called_directly, emit_python_call
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import Dim, Shape, Value
+from rerank_engine.graph import CANDIDATES, Dim, Shape, Value
 from rerank_engine.kernels import copy
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
-from rerank_engine.plan.plan import STATUS_OFFSET
+from rerank_engine.plan.plan import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
 from rerank_engine.plan.steps import Mode
 
 ENTRY = "rerank_entry"
@@ -54,10 +56,13 @@ class Generated:
         The module's text.
     reports
         Messages about bad values: status ``k`` of the function means message ``k - 1``.
+    entries
+        Functions that are called from outside.
     """
 
     assembly: str
     reports: tuple[str, ...]
+    entries: tuple[str, ...]
 
 
 def generate(plan: Plan, target: Target) -> Generated:
@@ -71,13 +76,17 @@ def generate(plan: Plan, target: Target) -> Generated:
         for phase in plan.phases
     ]
     phases.append(("whole", _copy_function(plan, module, target)))
-    _entry_function(plan, module, target, phases)
+    entry = _entry_function(plan, module, target, phases)
+    entries = [ENTRY]
+    if can_be_called_directly(plan):
+        emit_python_call(module, entry, plan, target)
+        entries.append(PYTHON_CALL)
     # Without the first LLVM turns copy loops into calls of memcpy, which the image has not. Without the second it takes
     # comparisons for tests of bits, which tell a denormal from the zero that it counts as.
     extra = ' "no-builtins" "denormal-fp-math"="preserve-sign,preserve-sign"'
     extra += " noredzone" if target.calling_convention == "win64cc" else ""
     text = re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
-    return Generated(text, tuple(reports))
+    return Generated(text, tuple(reports), tuple(entries))
 
 
 def _step_function(
@@ -173,7 +182,7 @@ def _broadcast_strides(value: Value, output: Shape) -> Shape:
 
 def _entry_function(
     plan: Plan, module: ir.Module, target: Target, phases: Sequence[tuple[Mode, list[ir.Function]]]
-) -> None:
+) -> ir.Function:
     entry = ir.Function(module, _ENTRY_TYPE, ENTRY)
     if target.calling_convention:
         entry.calling_convention = target.calling_convention
@@ -188,7 +197,11 @@ def _entry_function(
             b.call(function, [weights, arena, inputs, outputs, first, candidates])
 
     for mode, functions in phases:
-        if mode != "block":
+        if mode == "once":
+            with b.if_then(b.not_(_still_stands(e, plan, arena))):
+                run(functions, i64(0), count)
+            continue
+        if mode == "whole":
             run(functions, i64(0), count)
             continue
 
@@ -201,6 +214,21 @@ def _entry_function(
     status = b.trunc(b.load(e.at(arena, STATUS_OFFSET), align=8, typ=I64), I32)
     restore()
     b.ret(status)
+    return entry
+
+
+def _still_stands(e: Emitter, plan: Plan, arena: ir.Value) -> ir.Value:
+    """Whether the caller says that the inputs without candidates are those of the last call, and their sizes agree."""
+    b = e.b
+    same = b.icmp_signed("!=", b.load(e.at(arena, REUSE_OFFSET), align=8, typ=I64), i64(0))
+    for index, name in enumerate(plan.names):
+        if name == CANDIDATES:
+            continue
+        last = e.at(arena, plan.last_sizes_offset + 8 * index)
+        size = b.load(e.at(arena, SIZES_OFFSET + 8 * index), align=8, typ=I64)
+        same = b.and_(same, b.icmp_signed("==", size, b.load(last, align=8, typ=I64)))
+        b.store(size, last, align=8)
+    return same
 
 
 def _flush_denormals(e: Emitter, target: Target) -> Callable[[], object]:

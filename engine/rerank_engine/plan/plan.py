@@ -16,9 +16,10 @@ from rerank_engine.ops import check_nodes, lookup
 from rerank_engine.plan.arena import ALIGNMENT, Lifetime, place, round_up
 from rerank_engine.plan.steps import Phase, Step, find_aliases, find_copied_outputs, group_phases, group_steps
 
-STATUS_OFFSET, BAD_VALUE_OFFSET, SIZES_OFFSET = 0, 8, 16
-"""Bytes into the arena's header: status (int64), the offending value (int64), then the sizes of the named dimensions
-and the places of the values whose size is known only at run time (int64 each)."""
+STATUS_OFFSET, BAD_VALUE_OFFSET, REUSE_OFFSET, SIZES_OFFSET = 0, 8, 16, 24
+"""Bytes into the arena's header: status (int64), the offending value (int64), whether what does not depend on the
+candidate still stands from the last call (int64), then the sizes of the named dimensions, the places of the values
+whose size is known only at run time, and the sizes in the last call (int64 each)."""
 
 BLOCK_BYTES = 256 * 1024
 """Wanted size of what one block of candidates needs: half of a small second-level cache."""
@@ -125,6 +126,11 @@ class Plan:
         """All steps in order."""
         return [step for phase in self.phases for step in phase.steps]
 
+    @property
+    def last_sizes_offset(self) -> int:
+        """Bytes into the header to the sizes of the named dimensions in the last call."""
+        return SIZES_OFFSET + 8 * (len(self.names) + len(self.dynamic))
+
     def storage(self, name: str) -> str:
         """The value whose bytes ``name`` stands for."""
         return self.aliases.get(name, name)
@@ -156,7 +162,7 @@ def make_plan(graph: Graph) -> Plan:
         else:
             size = size * MIN_BLOCK if name in per_block else size
             dynamic.append(DynamicBuffer(name, size, first, last))
-    start = round_up(SIZES_OFFSET + 8 * (len(names) + len(dynamic)))
+    start = round_up(SIZES_OFFSET + 8 * (2 * len(names) + len(dynamic)))
     offsets, end = place(static, start)
     blocks = {
         name: size * DTYPES[values[name].dtype].itemsize
@@ -257,7 +263,8 @@ def _find_lifetimes(
 ) -> tuple[dict[str, tuple[int, int]], set[str]]:
     """First and last step of every stored value, and which of them are stored for one block only.
 
-    Steps of a block phase run again for each block, so what lives beyond the phase lives through all of it.
+    Steps of a block phase run again for each block, so what lives beyond the phase lives through all of it. What does
+    not depend on the candidate, but is read by what does, lives on after the last step: the next call may need it.
     """
     in_output = {aliases.get(name, name) for name in graph.outputs}
     numbered = [(index, phase) for index, phase in enumerate(phases) for _ in phase.steps]
@@ -285,6 +292,8 @@ def _find_lifetimes(
                 lifetimes[name] = (position, max(ends))
                 continue
             lasts = [last_of[numbered[end][0]] if numbered[end][1].mode == "block" else end for end in ends]
+            if phase.mode == "once" and any(numbered[end][1].mode != "once" for end in ends):
+                lasts = [len(steps)]
             lifetimes[name] = (first_of[phase_index] if is_block else position, max(position, *lasts))
         for name in scratch.get(step.writes[0], ()):
             lifetimes[name] = (position, position)

@@ -1,0 +1,33 @@
+"""This engine as the benchmark's worker sees it. Read by path, like the files of other engines.
+
+``RERANK_BENCHMARK_CACHE`` names the folder of the machine code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+CACHE_VARIABLE = "RERANK_BENCHMARK_CACHE"
+
+FORMS: dict[str, Callable[[Any], Callable[[Mapping[str, Any]], Any]]] = {
+    "ours": lambda engine: engine.run,
+}
+"""Forms of a call that can be compared, each from a loaded engine."""
+
+
+def _opener(form: Callable[[Any], Callable[[Mapping[str, Any]], Any]]) -> Callable[[str, Mapping[str, Any], int], Any]:
+    def open_model(path: str, inputs: Mapping[str, Any], candidates: int) -> Callable[[Mapping[str, Any]], Any]:
+        from rerank_engine.runtime import load
+
+        engine = load(path, cache_dir=os.environ[CACHE_VARIABLE])
+        if engine.backend == "numpy":
+            raise RuntimeError(f"not measured without machine code: {engine.backend_reason}")
+        return form(engine)
+
+    return open_model
+
+
+ENGINES = {name: _opener(form) for name, form in FORMS.items()}
+LIBRARIES = dict.fromkeys(FORMS, "rerank_engine.runtime")

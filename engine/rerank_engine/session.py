@@ -1,0 +1,256 @@
+"""Machine code, and the buffers that one thread calls it with."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine import native_call
+from rerank_engine.codegen.image import ExecutableMemory, Image
+from rerank_engine.dimensions import Dim, product
+from rerank_engine.errors import InputError
+from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Value, concrete
+from rerank_engine.packing import pack_all
+from rerank_engine.plan.plan import (
+    BAD_VALUE_OFFSET,
+    REUSE_OFFSET,
+    SIZES_OFFSET,
+    DynamicBuffer,
+    largest_size,
+    place_dynamic,
+)
+
+Array = NDArray[Any]
+
+_ALIGNMENT = 64
+_PADDING = 64
+_FIRST_CAPACITY = 128
+_FIRST_BYTES = 256 * 1024 * 1024
+"""A session starts with room for this size of every named dimension, or for less where that takes more bytes."""
+
+
+class MachineCode:
+    """Executable code and packed weights, shared by all threads.
+
+    Parameters
+    ----------
+    graph
+        The model; its constants are packed here.
+    image
+        Its machine code.
+
+    Raises
+    ------
+    CompileError
+        The system forbids executable memory.
+    """
+
+    def __init__(self, graph: Graph, image: Image) -> None:
+        self.image = image
+        self.meta = image.meta
+        self.memory = ExecutableMemory(image.code)
+        entries: dict[str, int] = self.meta["entries"]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
+        self.call = kind(self.memory.address + entries["rerank_entry"])
+        direct = entries.get("rerank_python_call")
+        self.direct: native_call.NativeCall | None = None
+        if direct is not None and native_call.is_supported():
+            self.direct = native_call.NativeCall(self.memory.address + direct)
+        self.weights = _aligned(self.meta["weight_bytes"])
+        pack_all(graph.constants, (tuple(item) for item in self.meta["weights"]), self.weights)
+
+
+class Session:
+    """Buffers of one thread: an arena, and inputs and outputs at fixed addresses with room for some sizes."""
+
+    def __init__(self, graph: Graph, code: MachineCode) -> None:
+        self._graph = graph
+        self._code = code
+        self._names: list[str] = code.meta["names"]
+        self._dynamic = [
+            DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in code.meta["dynamic"]
+        ]
+        self._weights_address = code.weights.ctypes.data
+        self._capacity: dict[str, int] = {}
+        self._direct = code.direct.function if code.direct is not None else None
+        self._history_key: Hashable = None
+        self._is_list = len(graph.outputs) == 1 and graph.values[graph.outputs[0]].shape == (Dim(CANDIDATES),)
+        first = _FIRST_CAPACITY
+        while first > 1 and self._bytes_for(dict.fromkeys(self._names, first)) > _FIRST_BYTES:
+            first //= 2
+        self._reserve(dict.fromkeys(self._names, first))
+
+    def run_directly(self, inputs: Any, history_key: Hashable) -> Array | dict[str, Array] | None:
+        """Run with arrays that need no conversion; None when they are not of that kind.
+
+        Returns
+        -------
+        ndarray, dict or None
+            The only output, or all by name.
+
+        Raises
+        ------
+        InputError
+            An id is outside its table.
+        """
+        if self._direct is None or type(inputs) is not dict:
+            return None
+        if history_key is not None or self._history_key is not None:
+            self._announce(history_key)
+        status = self._direct(self._context, inputs)
+        if status:
+            self._history_key = None
+            if status > 0:
+                raise self._bad_value(status)
+            return None
+        self._history_key = history_key
+        if self._is_list:
+            return self._outputs[0][: self._sizes[self._place_of_list]].copy()
+        results = self._results(dict(zip(self._names, self._sizes.tolist(), strict=True)))
+        return results if len(results) > 1 else next(iter(results.values()))
+
+    def run(self, inputs: Mapping[str, Array], sizes: dict[str, int], history_key: Hashable = None) -> dict[str, Array]:
+        """Convert the inputs into the session's buffers and run.
+
+        Parameters
+        ----------
+        inputs
+            Arrays whose shapes say ``sizes`` and whose dtypes convert.
+        sizes
+            Of the named dimensions.
+        history_key
+            See :meth:`rerank_engine.runtime.Engine.run`.
+
+        Raises
+        ------
+        InputError
+            An id is outside its table, or there is no memory for these sizes.
+        """
+        if any(sizes[name] > self._capacity[name] for name in self._names):
+            self._make_room(sizes)
+        self._announce(history_key)
+        for index, name in enumerate(self._names):
+            self._sizes[index] = sizes[name]
+        for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
+            array = inputs[name]
+            target = buffer[: array.size].reshape(array.shape)
+            if array.dtype == buffer.dtype:
+                target[...] = array
+            else:
+                with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, quietly
+                    target[...] = array
+        status = self._code.call(
+            self._weights_address,
+            self._arena_address,
+            self._input_address,
+            self._output_address,
+            sizes.get(CANDIDATES, 0),
+        )
+        if status:
+            self._history_key = None
+            raise self._bad_value(status)
+        self._history_key = history_key
+        return self._results(sizes)
+
+    def _announce(self, history_key: Hashable) -> None:
+        """Tell the code whether what it computed from the inputs without candidates in the last call still holds."""
+        self._reuse[0] = history_key is not None and history_key == self._history_key
+        self._history_key = None
+
+    def _bad_value(self, status: int) -> InputError:
+        bad = int(self._arena[BAD_VALUE_OFFSET : BAD_VALUE_OFFSET + 8].view(np.int64)[0])
+        return InputError(self._code.meta["reports"][status - 1].replace("{value}", str(bad)))
+
+    def _results(self, sizes: dict[str, int]) -> dict[str, Array]:
+        results = {}
+        for name, buffer in zip(self._graph.outputs, self._outputs, strict=True):
+            shape = concrete(self._graph.values[name].shape, sizes)
+            results[name] = buffer[: math.prod(shape)].reshape(shape).copy()
+        return results
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def _bytes_for(self, capacity: dict[str, int]) -> int:
+        """Bytes of all buffers with room for these sizes."""
+        _, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
+        values = (self._graph.values[name] for name in (*self._graph.inputs, *self._graph.outputs))
+        return arena_bytes + sum(_buffer_bytes(value, capacity) for value in values)
+
+    def _make_room(self, sizes: dict[str, int]) -> None:
+        """Reserve for growing lists; where memory has no room to grow into, for these sizes only."""
+        for grown in (_round_up, int):
+            wanted = {name: max(self._capacity[name], grown(sizes[name])) for name in self._names}
+            try:
+                self._reserve(wanted)
+            except (MemoryError, OverflowError, ValueError):
+                continue
+            return
+        raise InputError(f"the inputs say {sizes}: that needs {self._bytes_for(wanted):,} bytes, more than there is")
+
+    def _reserve(self, capacity: dict[str, int]) -> None:
+        graph = self._graph
+        places, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
+        # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
+        arena = _aligned(arena_bytes)
+        inputs = [_buffer(graph.values[name], capacity) for name in graph.inputs]
+        outputs = [_buffer(graph.values[name], capacity) for name in graph.outputs]
+        input_table = np.array([array.ctypes.data for array in inputs], dtype=np.uintp)
+        output_table = np.array([array.ctypes.data for array in outputs], dtype=np.uintp)
+        self._arena, self._inputs, self._outputs = arena, inputs, outputs
+        self._input_table, self._output_table = input_table, output_table
+        self._arena_address = arena.ctypes.data
+        self._input_address, self._output_address = input_table.ctypes.data, output_table.ctypes.data
+        header = arena[SIZES_OFFSET : SIZES_OFFSET + 8 * (len(self._names) + len(places))].view(np.int64)
+        header[len(self._names) :] = places
+        self._sizes = header[: len(self._names)]
+        self._reuse = arena[REUSE_OFFSET : REUSE_OFFSET + 8].view(np.int64)
+        self._history_key = None
+        self._capacity = capacity
+        if self._is_list:
+            self._place_of_list = self._names.index(CANDIDATES)
+        if self._direct is not None:
+            self._context = self._make_context(capacity)
+
+    def _make_context(self, capacity: dict[str, int]) -> Array:
+        """What the machine code needs to read Python's objects by itself."""
+        graph = self._graph
+        layout = native_call.Layout(len(graph.inputs), len(self._names))
+        context = np.zeros(layout.words, np.uint64)
+        context[layout.weights] = self._weights_address
+        context[layout.arena] = self._arena_address
+        context[layout.outputs] = self._output_address
+        context[layout.array_type] = id(np.ndarray)
+        addresses = native_call.function_addresses()
+        context[layout.functions : layout.functions + len(addresses)] = addresses
+        for index, (name, buffer) in enumerate(zip(graph.inputs, self._inputs, strict=True)):
+            # Names live as long as the graph, and NumPy has one object for each of these dtypes.
+            context[layout.name(index)] = id(name)
+            context[layout.descriptor(index)] = id(buffer.dtype)
+            context[layout.buffer(index)] = buffer.ctypes.data
+        for index, name in enumerate(self._names):
+            context[layout.limits + index] = min(capacity[name], graph.maxima.get(name, capacity[name]))
+        return context
+
+
+def _round_up(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    raw = np.zeros(size + _ALIGNMENT + _PADDING, dtype=np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size + _PADDING]
+
+
+def _buffer(value: Value, sizes: Mapping[str, int]) -> Array:
+    size = _buffer_bytes(value, sizes)
+    return _aligned(size)[:size].view(DTYPES[value.dtype])
+
+
+def _buffer_bytes(value: Value, sizes: Mapping[str, int]) -> int:
+    return largest_size(product([*value.shape, DTYPES[value.dtype].itemsize]), sizes)
