@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
-from rerank_engine import convert
+from rerank_engine import convert, load
 from rerank_engine.errors import ConversionError, RerankError
 from rerank_engine.importers.functions import FunctionBody
 from rerank_engine.importers.limits import MOST_ELEMENTS, is_quick_to_run
@@ -266,6 +266,27 @@ def test_a_model_of_a_scalar_has_a_sample(kind: int) -> None:
     sample = convert(model([node("Identity", ["x"], ["y"])], dims=[], dtype=kind)).graph.sample
     assert sample is not None
     assert isinstance(sample.inputs["x"], np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind", "has_sample"),
+    [
+        ([node("Sigmoid", ["x"], ["s"]), node("BitCast", ["s"], ["y"], to=TensorProto.INT32)], TensorProto.INT32, False),
+        ([node("BitCast", ["x"], ["y"], to=TensorProto.INT32)], TensorProto.INT32, False),
+        ([node("ArgMax", ["x"], ["y"], axis=1)], TensorProto.INT64, True),
+        ([node("Sigmoid", ["x"], ["s"]), node("Floor", ["s"], ["y"])], TensorProto.FLOAT, True),
+        ([node("Less", ["x", "c"], ["y"])], TensorProto.BOOL, True),
+    ],
+)
+def test_a_sample_is_kept_where_rounding_changes_no_whole_number(
+    nodes: list[onnx.NodeProto], kind: int, has_sample: bool
+) -> None:
+    text = model(nodes, constants={"c": np.float32(0.3)}, opset=26)
+    text.graph.output[0].type.tensor_type.elem_type = kind
+    made = convert(text)
+    assert (made.graph.sample is not None) is has_sample
+    if has_sample:
+        assert load(made).self_check() == ""
 
 
 def test_the_length_of_a_sequence_that_only_runtime_knows(tmp_path: Path) -> None:
