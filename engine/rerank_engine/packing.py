@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.errors import ModelFileError
+
+TREES = "trees"
+"""The packing of an ensemble of trees, made of all its constants."""
+
 
 def pack(array: NDArray[Any], packing: str, width: int) -> NDArray[Any]:
     """Lay out one constant.
@@ -44,6 +49,24 @@ def pack(array: NDArray[Any], packing: str, width: int) -> NDArray[Any]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
+def tree_bytes(constants: Mapping[str, NDArray[Any]], names: str) -> NDArray[np.uint8]:
+    """Lay out the tables of an ensemble of trees.
+
+    Parameters
+    ----------
+    constants
+        All constants of the model.
+    names
+        Those of the ensemble, joined by :data:`rerank_engine.tree_tables.SEPARATOR`.
+    """
+    from rerank_engine.tree_tables import tables_of_constants
+
+    tables = tables_of_constants(constants, names)
+    if tables is None:
+        raise ModelFileError("the image wants tables of an ensemble that has none")
+    return tables.as_bytes()
+
+
 def pack_all(
     constants: Mapping[str, NDArray[Any]],
     items: Iterable[tuple[str, str, int, int]],
@@ -51,5 +74,5 @@ def pack_all(
 ) -> None:
     """Write every (name, packing, width, offset) into the byte buffer ``target``."""
     for name, packing, width, offset in items:
-        flat = pack(constants[name], packing, width).view(np.uint8)
+        flat = tree_bytes(constants, name) if packing == TREES else pack(constants[name], packing, width).view(np.uint8)
         target[offset : offset + flat.size] = flat

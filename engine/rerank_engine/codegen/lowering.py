@@ -14,6 +14,7 @@ from rerank_engine.dimensions import product
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import CANDIDATES, Dim, Graph, Node, Shape, Value, elements_per_candidate, is_per_candidate
 from rerank_engine.kernels.views import View
+from rerank_engine.packing import TREES, tree_bytes
 from rerank_engine.plan.arena import PADDING, round_up
 from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, STATUS_OFFSET, Plan, WeightItem
 from rerank_engine.plan.steps import Mode
@@ -184,6 +185,8 @@ class Lowering:
 
 def packed_bytes(graph: Graph, item: WeightItem) -> int:
     """Bytes of a packed constant."""
+    if item.packing == TREES:
+        return tree_bytes(graph.constants, item.name).nbytes
     array = graph.constants[item.name]
     if item.packing in ("plain", "columns"):
         return array.nbytes

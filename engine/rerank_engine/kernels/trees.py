@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I1, I32, I64, Carried, Emitter, i64
+from rerank_engine.kernels.tree_bits import BitEnsemble, add_trees
 from rerank_engine.ops.trees import KEY_RANGES, MEMBER_FROM_MINUS_ONE, MEMBER_IF_MISSING
 
 LANES = 4
@@ -62,13 +63,19 @@ class Ensemble:
     is_linear: bool
 
 
-def evaluate_ensemble(e: Emitter, ensemble: Ensemble) -> None:
-    """Write the aggregate of all trees for every row. The arrays are trusted: the operator has checked them."""
+def evaluate_ensemble(e: Emitter, ensemble: Ensemble, bits: BitEnsemble | None) -> None:
+    """Write the aggregate of all trees for every row. The arrays are trusted: the operator has checked them.
+
+    With ``bits`` the trees are not walked, and of the constants only ``base`` is needed.
+    """
     kernel = _Kernel(e, ensemble)
     kernel.start()
-    done: ir.Value | int = 0
-    for lanes in (LANES, 1):
-        done, _ = e.loop(done, ensemble.trees, lanes, partial(kernel.walk_rows, lanes))
+    if bits is not None:
+        add_trees(e, bits)
+    else:
+        done: ir.Value | int = 0
+        for lanes in (LANES, 1):
+            done, _ = e.loop(done, ensemble.trees, lanes, partial(kernel.walk_rows, lanes))
     kernel.finish()
 
 

@@ -381,19 +381,45 @@ def _linear(arrays: EnsembleArrays, leaf: Array, values: Array, fallback: Array)
 
 
 def _lower(lowering: Lowering, node: Node) -> None:
-    from rerank_engine.kernels import trees
+    from rerank_engine.kernels import tree_bits, trees
+    from rerank_engine.packing import TREES
+    from rerank_engine.tree_tables import SEPARATOR, tables_of_constants
 
     constants = lowering.graph.constants
     arrays = EnsembleArrays(*(constants[name] for name in node.inputs[1:]))
     features = lowering.values[node.inputs[0]]
     targets = np.unique(arrays.leaf_target)
+    names = SEPARATOR.join(node.inputs[1:])
+    tables = tables_of_constants(constants, names) if len(targets) == 1 else None
+    bits: tree_bits.BitEnsemble | None = None
+    needed = INPUT_NAMES
+    if tables is not None:
+        keys, sums = lowering.scratch(node)
+        sum_bytes = arrays.leaf_weight.itemsize
+        bits = tree_bits.BitEnsemble(
+            features=lowering.address(node.inputs[0]),
+            target=lowering.emitter.at(lowering.address(node.outputs[0]), int(targets[0]) * sum_bytes),
+            memory=lowering.packed(names, TREES, 0),
+            tables=tables,
+            keys=keys.address,
+            sums=sums.address,
+            rows=lowering.rows(features.shape[:1]),
+            columns=attribute(node, "features"),
+            outputs=len(arrays.base),
+            features_dtype=features.dtype,
+            sum_dtype=arrays.leaf_weight.dtype.name,
+            aggregate=attribute(node, "aggregate"),
+        )
+        needed = ("base",)
     trees.evaluate_ensemble(
         lowering.emitter,
         trees.Ensemble(
             features=lowering.address(node.inputs[0]),
             target=lowering.address(node.outputs[0]),
             constants={
-                name: lowering.address(given) for name, given in zip(INPUT_NAMES, node.inputs[1:], strict=False)
+                name: lowering.address(given)
+                for name, given in zip(INPUT_NAMES, node.inputs[1:], strict=False)
+                if name in needed
             },
             rows=lowering.rows(features.shape[:1]),
             trees=len(arrays.tree_start) - 1,
@@ -409,7 +435,16 @@ def _lower(lowering: Lowering, node: Node) -> None:
             only_output=int(targets[0]) if len(targets) == 1 else None,
             is_linear=arrays.linear_start is not None,
         ),
+        bits,
     )
+
+
+def _scratch(node: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
+    """Order keys and sums of the rows that are scored side by side."""
+    from rerank_engine.kernels.tree_bits import MOST_ROWS
+
+    sums = inputs[1 + INPUT_NAMES.index("leaf_weight")].dtype
+    return [(inputs[0].dtype, (attribute(node, "features"), MOST_ROWS)), (sums, (MOST_ROWS,))]
 
 
 register(
@@ -421,6 +456,7 @@ register(
         attributes={"features": None, "aggregate": "SUM", "divisor": 1.0, "zero_threshold": 0.0},
         lower=_lower,
         per_row=rows_of_first,
+        scratch=_scratch,
         check_constants=_check_constants,
     )
 )

@@ -37,7 +37,8 @@ class WeightItem:
         Of the constant.
     packing
         "plain": as it is; "padded": a row padded with zeros to a multiple of ``width``; "panels": (K, C) cut into
-        panels of ``width`` columns, zero-padded; "columns": (K, C) stored column by column.
+        panels of ``width`` columns, zero-padded; "columns": (K, C) stored column by column; "trees": the tables of an
+        ensemble, whose constants ``name`` joins.
     width
         Columns of a panel, or 0.
     offset
