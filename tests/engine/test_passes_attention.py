@@ -75,7 +75,7 @@ def test_rows_of_one_history_run_over_blocks(tools: Any) -> None:
     plan = make_plan(b.finish())
     assert [step.mode for step in plan.steps] == ["block"]
     sizes = [plan.values[name].shape for names in plan.scratch.values() for name in names]
-    assert sizes == [(12, 66)], "no more than a tile of scores is stored"
+    assert sizes == [(13, 66)], "no more than a tile of scores and a row of factors is stored"
 
 
 def test_scores_of_a_named_history(tools: Any) -> None:

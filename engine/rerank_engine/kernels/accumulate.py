@@ -49,7 +49,7 @@ class Accumulator:
     ----------
     kind
         ``"sum"``, ``"product"``, ``"largest"`` or ``"smallest"``; the extremes keep NaN, and of bools they are "any"
-        and "all".
+        and "all". ``"peak"`` is the largest float that is not NaN, for the price of one instruction.
     dtype
         Of the elements, key of :data:`rerank_engine.graph.DTYPES`.
     """
@@ -77,7 +77,7 @@ class Accumulator:
     def _identity(self) -> float | int:
         if self.kind in ("sum", "product"):
             return 0 if self.kind == "sum" else 1
-        lowest = self.kind == "largest"
+        lowest = self.kind in ("largest", "peak")
         if self.dtype in ("float32", "float64"):
             return -math.inf if lowest else math.inf
         if self.dtype == "bool":
@@ -93,6 +93,8 @@ class Accumulator:
             return b.fadd(left, right) if is_float else b.add(left, right)
         if self.kind == "product":
             return b.fmul(left, right) if is_float else b.mul(left, right)
+        if self.kind == "peak":
+            return b.select(b.fcmp_ordered(">", right, left), right, left)
         largest = self.kind == "largest"
         if is_float:
             return e.maximum(left, right) if largest else e.minimum(left, right)
@@ -151,7 +153,9 @@ def accumulate_row(e: Emitter, accumulators: Sequence[Accumulator], length: Inde
 
     far = [accumulator.start(e, accumulator.far, lanes) for accumulator in accumulators]
     done, totals = e.loop(0, length, _BLOCK * lanes, block, far)
-    done, rest = e.loop(done, length, lanes, step(lanes), _starts(e, accumulators, lanes))
+    chains = [*_starts(e, accumulators, lanes)] * _CHAINS
+    done, chains = e.loop(done, length, _CHAINS * lanes, _chained(e, accumulators, _CHAINS, produce), chains)
+    done, rest = e.loop(done, length, lanes, step(lanes), _join_chains(e, accumulators, chains))
     _, single = e.loop(done, length, 1, step(1), _starts(e, accumulators, 1))
     totals = _across(e, accumulators, _step(e, accumulators, totals, rest, far=True))
     return _step(e, accumulators, totals, single, far=True)

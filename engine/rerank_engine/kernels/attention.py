@@ -2,26 +2,31 @@
 
 A tile holds a few rows of scores. Both products go along the columns of what lies on their right (keys come
 transposed), so that no sum runs across the lanes of a vector, and a row's numbers do not depend on the tile it is in.
+Weights are kept as powers of two of what they lie below the largest; their sum is divided out of the result, which has
+fewer elements than the scores.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index
-from rerank_engine.kernels import math
+from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index, i64
 from rerank_engine.kernels.accumulate import Accumulator, accumulate_row
-from rerank_engine.kernels.gemm import choose_tile
 from rerank_engine.kernels.lines import each_vector
+from rerank_engine.kernels.math.exponential import bounded_power_of_two
 from rerank_engine.kernels.math.formats import is_unordered
 from rerank_engine.kernels.views import View, load_elements
 
 ROWS = 12
 """Most query rows of a tile."""
+
+_VECTORS = 2
+"""Vectors of a row that are computed side by side."""
 
 SLACK = 16
 """Elements behind every row of scores, for vectors that reach past its end; no target has more lanes."""
@@ -83,7 +88,7 @@ def attend(
     mask, condition
         Broadcast to (..., M, S).
     scores
-        Room for a tile, (ROWS, S + SLACK).
+        Room for a tile and a factor for each of its rows, (ROWS + 1, S + SLACK).
     target
         (..., M, E).
     """
@@ -92,21 +97,24 @@ def attend(
     queries, keys, values = (view.broadcast(rank) for view in (queries, keys, values))
     rows, columns, depth, length = target.sizes[-2], target.sizes[-1], queries.sizes[-1], keys.sizes[-1]
     lanes = max(1, e.lanes * 4 // element_bytes)
-    widest = choose_tile(_widest(length, columns), lanes, registers)
-    vectors, most = widest.vectors, min(ROWS, widest.rows)
+    # Two vectors of each row; what they are multiplied with and a factor need registers, too.
+    most = min(ROWS, (registers - 1 - _VECTORS) // _VECTORS)
     extras = [view.broadcast(rank) for view in (mask, condition) if view is not None]
     weigh = _rows_function(module, e, scoring, extras, length, dtype)
     pitch = e.add(length, SLACK)
+    factors = e.at(scores.address, e.mul(e.mul(pitch, ROWS), element_bytes))
 
     def one(batch: list[ir.Value]) -> None:
         start = [*batch, 0, 0]
         here, there, below, result = (view.at(start) for view in (queries, keys, values, target))
         beside = [view.at(start) for view in extras]
 
-        def product(tile: _Tile, left: _Rows, right: _Rows, to: _Rows, inner: Index) -> None:
+        def product(
+            tile: _Tile, left: _Rows, right: _Rows, to: _Rows, inner: Index, factors: ir.Value | None = None
+        ) -> None:
             sizes = [*(e.mul(rows.step, element_bytes) for rows in (left, right, to)), inner]
-            arguments = [*(rows.address for rows in (left, right, to)), *map(e.value, sizes)]
-            e.b.call(_tile_function(module, e, tile, dtype, sizes), arguments)
+            arguments = [*(rows.address for rows in (left, right, to)), factors or scores.address, *map(e.value, sizes)]
+            e.b.call(_tile_function(module, e, tile, dtype, sizes, has_factors=factors is not None), arguments)
 
         def tile(row: ir.Value, _: list[ir.Value], height: int) -> None:
             query = _Rows(e.at(here, e.mul(e.mul(row, queries.strides[-2]), element_bytes)), queries.strides[-2])
@@ -123,16 +131,16 @@ def attend(
                     _Rows(e.at(below, offset), values.strides[-2]),
                     _Rows(e.at(goal, offset), target.strides[-2]),
                 )
-                product(part, _Rows(scores.address, pitch), right, to, length)
+                product(part, _Rows(scores.address, pitch), right, to, length, factors)
 
-            _each_part(e, length, _Tile(height, vectors, lanes), score, may_overrun=True)
+            _each_part(e, length, _Tile(height, _VECTORS, lanes), score, may_overrun=True)
 
-            arguments = [scores.address, e.value(height), e.value(length)]
+            arguments = [scores.address, factors, e.value(height), e.value(length)]
             for address, view in zip(beside, extras, strict=True):
                 step = e.mul(view.strides[-2], ELEMENT_BYTES[view.dtype])
                 arguments += [e.at(address, e.mul(row, step)), e.value(step)]
             e.b.call(weigh, arguments)
-            _each_part(e, columns, _Tile(height, vectors, lanes), gather, may_overrun=False)
+            _each_part(e, columns, _Tile(height, _VECTORS, lanes), gather, may_overrun=False)
 
         done: Index = 0
         for height in (most, *(less for less in (8, 4, 2, 1) if less < most)):
@@ -141,11 +149,6 @@ def attend(
             done, _ = e.loop(done, rows, height, partial(tile, height=height))
 
     e.nest(target.sizes[:-2], one)
-
-
-def _widest(length: Index, columns: Index) -> int:
-    """Columns of the wider of the two products; many where it is not known."""
-    return max(size if isinstance(size, int) else SLACK * 4 for size in (length, columns))
 
 
 @dataclass(frozen=True)
@@ -189,22 +192,25 @@ def _each_part(
     e.loop(done, columns, 1, lambda column, _: run(column, _Tile(rows, 1, 1)))
 
 
-def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str, sizes: Sequence[Index]) -> ir.Function:
+def _tile_function(
+    module: ir.Module, outer: Emitter, tile: _Tile, dtype: str, sizes: Sequence[Index], *, has_factors: bool
+) -> ir.Function:
     """A product of one tile.
 
-    Its arguments are the addresses of left, right and target, then ``sizes``: the bytes from row to row of each, and
-    the depth. Sizes that are known are built in.
+    Its arguments are the addresses of left, right, target and one factor a row, then ``sizes``: the bytes from row to
+    row of the first three, and the depth. Sizes that are known are built in.
     """
     built_in = "_".join(str(entry) if isinstance(entry, int) else "n" for entry in sizes)
-    name = f"attention_{dtype}_{tile.rows}x{tile.vectors}x{tile.lanes}_c{tile.columns}_{built_in}"
+    kind = f"{dtype}_{'scaled_' if has_factors else ''}"
+    name = f"attention_{kind}{tile.rows}x{tile.vectors}x{tile.lanes}_c{tile.columns}_{built_in}"
     existing = module.globals.get(name)
     if existing is not None:
         return existing
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * 3 + [I64] * 4), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * 4 + [I64] * 4), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), outer.lanes)
-    left, right, target, *given = function.args
+    left, right, target, factors, *given = function.args
     left_row, right_row, target_row, depth = (
         known if isinstance(known, int) else argument for known, argument in zip(sizes, given, strict=True)
     )
@@ -225,8 +231,10 @@ def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str, s
     stored = tile.columns or tile.vectors * lanes
     for line in range(tile.rows):
         goal = e.at(target, e.mul(target_row, line))
+        by = e.splat(e.load(e.at(factors, line * size), element), lanes) if has_factors else None
         for column in range(tile.vectors):
             value = sums[line * tile.vectors + column]
+            value = e.b.fmul(value, by) if by is not None else value
             e.store_lanes(value, e.at(goal, column * lanes * size), stored - column * lanes)
     e.b.ret_void()
     return function
@@ -235,7 +243,11 @@ def _tile_function(module: ir.Module, outer: Emitter, tile: _Tile, dtype: str, s
 def _rows_function(
     module: ir.Module, outer: Emitter, scoring: Scoring, extras: list[View], length: Index, dtype: str
 ) -> ir.Function:
-    """Rows of scores become weights in place: address, rows, length, and for each mask its rows and bytes between."""
+    """Rows of scores become weights in place.
+
+    Arguments: address of the rows and of a factor for each, rows, length, and for each mask its rows and the bytes from
+    one to the next.
+    """
     masks = [_Mask(view.dtype, isinstance(view.strides[-1], int) and view.strides[-1] == 0) for view in extras]
     name = (
         f"attention_rows_{dtype}_{length if isinstance(length, int) else 'n'}"
@@ -246,23 +258,29 @@ def _rows_function(
     existing = module.globals.get(name)
     if existing is not None:
         return existing
-    kind = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, *[POINTER, I64] * len(masks)])
+    kind = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I64, *[POINTER, I64] * len(masks)])
     function = ir.Function(module, kind, name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), max(1, outer.lanes * 4 // ELEMENT_BYTES[dtype]))
-    scores, rows, count, *beside = function.args
+    scores, factors, rows, count, *beside = function.args
     length = length if isinstance(length, int) else count
     pitch = e.mul(e.add(length, SLACK), ELEMENT_BYTES[dtype])
 
     def one(row: ir.Value) -> None:
         own = View.contiguous(e, e.at(scores, e.mul(row, pitch)), dtype, (length,))
         starts = [e.at(beside[2 * at], e.mul(row, beside[2 * at + 1])) for at in range(len(masks))]
-        _weigh_row(e, scoring, own, [mask.loader(e, start) for mask, start in zip(masks, starts, strict=True)])
+        factor = _weigh_row(e, scoring, own, [mask.loader(e, start) for mask, start in zip(masks, starts, strict=True)])
+        e.store(factor, e.at(factors, e.mul(row, ELEMENT_BYTES[dtype])))
 
     e.each(rows, one)
     e.b.ret_void()
     return function
+
+
+def _round_up(e: Emitter, length: ir.Value) -> ir.Value:
+    """The next multiple of the lanes, which are a power of two."""
+    return e.b.and_(e.b.add(length, i64(e.lanes - 1)), i64(-e.lanes))
 
 
 Load = Callable[[Index, int], ir.Value]
@@ -287,41 +305,56 @@ class _Mask:
         return load
 
 
-def _weigh_row(e: Emitter, scoring: Scoring, row: View, masks: list[Load]) -> None:
-    """One row of scores becomes weights in place."""
+def _weigh_row(e: Emitter, scoring: Scoring, row: View, masks: list[Load]) -> ir.Value:
+    """One row of scores becomes weights in place; returns what they are to be multiplied by to have the sum 1."""
+    b = e.b
     (length,), dtype = row.sizes, row.dtype
-
-    def scaled(position: ir.Value, width: int) -> ir.Value:
-        value = row.load([position], width)
-        return e.b.fmul(value, e.like(value, scoring.scale)) if scoring.scale != 1.0 else value
+    # The largest score stays the largest when all are multiplied by a positive number, which is then left for later.
+    is_stored = bool(masks) or scoring.scale <= 0
+    rate = (1.0 if is_stored else scoring.scale) / math.log(2)
 
     def scored(position: ir.Value, width: int) -> list[ir.Value]:
-        value = scaled(position, width)
+        value = row.load([position], width)
+        if not is_stored:
+            return [value]
+        value = b.fmul(value, e.like(value, scoring.scale)) if scoring.scale != 1.0 else value
         if scoring.has_mask:
-            value = e.b.fadd(value, masks[0](position, width))
+            value = b.fadd(value, masks[0](position, width))
         if scoring.condition:
             chosen = (value, e.like(value, scoring.fill))
-            value = e.b.select(masks[-1](position, width), *(chosen if scoring.condition == "keep" else chosen[::-1]))
-        if masks:  # a scale alone is cheaper to apply again than to store
-            row.store(value, [position])
+            value = b.select(masks[-1](position, width), *(chosen if scoring.condition == "keep" else chosen[::-1]))
+        row.store(value, [position])
         return [value]
 
-    sums, extremes = Accumulator("sum", dtype), Accumulator("largest", dtype)
-    (largest,) = accumulate_row(e, [extremes], length, scored)
+    # Behind the row lies a vector that weighs nothing, so that no element is left over for a loop of its own.
+    whole: Index = -(-length // e.lanes) * e.lanes if isinstance(length, int) else _round_up(e, length)
+    nothing = e.splat_constant(ELEMENT_TYPES[dtype], e.lanes, -math.inf)
+
+    # A score that is NaN makes the sum NaN, so the largest need not tell.
+    sums, peak = Accumulator("sum", dtype), Accumulator("peak", dtype)
+    if not is_stored:
+        row.store(nothing, [length])
+    (largest,) = accumulate_row(e, [peak], length if is_stored else whole, scored)
+    if is_stored:
+        row.store(nothing, [length])
 
     def grown(position: ir.Value, width: int) -> list[ir.Value]:
-        value = row.load([position], width) if masks else scaled(position, width)
-        value = math.exponential(e, e.b.fsub(value, e.splat(largest, width)))
+        below = b.fsub(row.load([position], width), e.splat(largest, width))
+        value = bounded_power_of_two(e, b.fmul(below, e.like(below, rate)))
         row.store(value, [position])
         return [value]
 
-    (total,) = accumulate_row(e, [sums], length, grown)
-    factor = sums.result(e, e.b.fdiv(e.like(total, 1.0), total))
+    (total,) = accumulate_row(e, [sums], whole, grown)
+    # The largest score weighs 1, so the sum is 0 only over no scores at all.
+    is_empty = b.fcmp_ordered("==", total, e.like(total, 0.0))
+    factor = sums.result(e, b.select(is_empty, total, b.fdiv(e.like(total, 1.0), total)))
+    if not scoring.nan_to_zero:
+        return factor
+    is_nan = is_unordered(e, factor)
 
-    def finish(position: ir.Value, width: int) -> None:
-        value = e.b.fmul(row.load([position], width), e.splat(factor, width))
-        if scoring.nan_to_zero:
-            value = e.b.select(is_unordered(e, value), e.like(value, 0.0), value)
-        row.store(value, [position])
+    def clear(position: ir.Value, width: int) -> None:
+        row.store(e.splat_constant(ELEMENT_TYPES[dtype], width, 0.0), [position])
 
-    each_vector(e, length, finish)
+    with b.if_then(is_nan, likely=False):
+        each_vector(e, length, clear)
+    return b.select(is_nan, e.like(factor, 0.0), factor)

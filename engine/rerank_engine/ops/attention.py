@@ -134,7 +134,7 @@ def _as_matrix(view: View, rows: Index) -> View:
 def _scratch(_: Node, inputs: Sequence[Value]) -> list[tuple[str, Shape]]:
     from rerank_engine.kernels.attention import ROWS, SLACK
 
-    return [(inputs[0].dtype, (ROWS, inputs[1].shape[-1] + SLACK))]
+    return [(inputs[0].dtype, (ROWS + 1, inputs[1].shape[-1] + SLACK))]
 
 
 def _per_row(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
