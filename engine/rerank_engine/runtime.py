@@ -28,7 +28,7 @@ from rerank_engine.session import MachineCode, Session
 if TYPE_CHECKING:
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "6"
+ENGINE_VERSION = "7"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")

@@ -14,12 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
 from rerank_engine import convert, load
-from rerank_engine.errors import ConversionError, RerankError
+from rerank_engine.errors import ConversionError, InputError, RerankError
 from rerank_engine.importers.functions import FunctionBody
 from rerank_engine.importers.limits import MOST_ELEMENTS, is_quick_to_run
 from rerank_engine.importers.onnx_file import MOST_NODES
 from rerank_engine.importers.positions import MOST_POSITIONS
 from rerank_engine.importers.protobuf_texts import check_texts
+from rerank_engine.reference import evaluate
 
 Array = NDArray[Any]
 
@@ -307,3 +308,25 @@ def test_a_function_that_onnx_cannot_write_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("rerank_engine.importers.functions.function_body", broken)
     with pytest.raises(ConversionError, match="inputs or attributes do not fit each other: by design"):
         convert(model([node("Bernoulli", ["x"], ["y"])]))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (2, 5), (-3, 2**31 - 1)])
+def test_a_cut_whose_shape_alone_is_used_still_refuses_shorter_lists(start: int, stop: int) -> None:
+    """How many rows there are is made use of; that there are as many must not go away with the rows."""
+    nodes = [
+        node("Slice", ["x", "start", "stop", "axis"], ["part"]),
+        node("Shape", ["part"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["rows"]),
+        node("Range", ["zero", "rows", "one"], ["y"]),
+    ]
+    constants: dict[str, Any] = {"start": [start], "stop": [stop], "axis": [0], "zero": np.int64(0), "one": np.int64(1)}
+    text = model(nodes, constants=constants)
+    text.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    made = convert(text)
+    engine = load(made)
+    np.testing.assert_array_equal(engine.run({"x": np.zeros((7, 3), np.float32)}), [0, 1, 2])
+    for rows in range(max(stop, 3) if start >= 0 else 3):
+        x = np.zeros((rows, 3), np.float32)
+        for run in (engine.run, lambda feeds: evaluate(made.graph, feeds)):
+            with pytest.raises(InputError, match=r"too short|cannot cut"):
+                run({"x": x})

@@ -149,6 +149,14 @@ def _reference_slice(inputs: Sequence[Array], attributes: Attributes, shapes: Se
     return [np.take(source, picked, axis=axis)]
 
 
+def _rests_on_sizes(node: Node, inputs: Sequence[Value]) -> bool:
+    """Whether the range may lie outside a named dimension."""
+    dim = inputs[0].shape[node.attributes["axis"] % len(inputs[0].shape)]
+    first, count = slice_bounds(node, dim)
+    is_whole = first == 0 and count == dim and attribute(node, "step") == 1
+    return not is_whole and any(isinstance(entry, Dim) for entry in (dim, first, count))
+
+
 def _per_row_off_axis(node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
     """Rows stay independent when the axis at hand is not the first one."""
     return node.attributes["axis"] % len(outputs[0].shape) != 0 and rows_aligned(node, inputs, outputs)
@@ -162,7 +170,7 @@ def _lower_slice(lowering: Lowering, node: Node) -> None:
     axis, step = node.attributes["axis"] % len(source.shape), attribute(node, "step")
     dim = source.shape[axis]
     first, count = slice_bounds(node, dim)
-    if any(isinstance(entry, Dim) for entry in (dim, first, count)):
+    if _rests_on_sizes(node, [source]):
         _require_inside(lowering, node, dim, first, count)
     inner = lowering.rows(source.shape[axis + 1 :])
     here, there = lowering.address(node.inputs[0]), lowering.address(node.outputs[0])
@@ -246,5 +254,6 @@ register(
         attributes={"axis": None, "start": None, "stop": None, "step": 1},
         lower=_lower_slice,
         per_row=_per_row_off_axis,
+        may_refuse_sizes=_rests_on_sizes,
     )
 )

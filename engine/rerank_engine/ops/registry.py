@@ -69,6 +69,9 @@ class Operator:
         Node and input values to (dtype, shape) of buffers that the lowering needs while it runs.
     uses_sizes
         Whether the reference also gets the sizes of the named dimensions, as the attribute ``sizes``.
+    may_refuse_sizes
+        Node and input values to whether the shapes of the result hold for some sizes of the named dimensions only,
+        which shows when the node runs. It then runs even if nothing reads its elements: its shape may have been used.
     check_constants
         Looks into the arrays of constant inputs that machine code will trust, and raises what it finds.
     version
@@ -85,6 +88,7 @@ class Operator:
     per_row: PerRow | None = None
     scratch: Scratch | None = None
     uses_sizes: bool = False
+    may_refuse_sizes: Callable[[Node, Sequence[Value]], bool] | None = None
     check_constants: CheckConstants | None = None
     version: int = 1
 
@@ -98,6 +102,12 @@ def register(operator: Operator) -> Operator:
         raise GraphError(f"operator {operator.name!r} is registered twice")
     OPERATORS[operator.name] = operator
     return operator
+
+
+def keeps_its_node(graph: Graph, node: Node) -> bool:
+    """Whether a node has to run even if nothing reads what it makes."""
+    refuses = lookup(node).may_refuse_sizes
+    return refuses is not None and refuses(node, [graph.values[name] for name in node.inputs])
 
 
 def lookup(node: Node) -> Operator:

@@ -1,18 +1,22 @@
-"""What no output needs goes away: nodes, constants, values. Inputs stay, as they are the caller's contract."""
+"""What no output needs goes away: nodes, constants, values. Inputs stay, as they are the caller's contract.
+
+A node whose result has a shape for some sizes of the named dimensions only stays, too: it is what refuses the others.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rerank_engine.graph import Graph
+from rerank_engine.ops.registry import keeps_its_node
 
 
 def remove_dead(graph: Graph) -> Graph:
-    """Keep only what leads to an output."""
+    """Keep only what leads to an output, and nodes that tell whether the sizes of the inputs are any that fit."""
     needed = set(graph.outputs)
     nodes = []
     for node in reversed(graph.nodes):
-        if needed.isdisjoint(node.outputs):
+        if needed.isdisjoint(node.outputs) and not keeps_its_node(graph, node):
             continue
         needed.update(node.inputs)
         nodes.append(node)

@@ -18,6 +18,7 @@ from typing import Literal
 from rerank_engine.dimensions import product
 from rerank_engine.graph import Graph, Node, depends_on_candidates, is_per_candidate
 from rerank_engine.ops import lookup
+from rerank_engine.ops.registry import keeps_its_node
 
 Mode = Literal["once", "block", "whole"]
 
@@ -84,7 +85,7 @@ def find_copied_outputs(graph: Graph, aliases: Mapping[str, str]) -> Iterator[in
 
 
 def group_steps(graph: Graph) -> list[Step]:
-    """Cut the nodes of a graph into steps, in execution order; what no step and no output reads has no step."""
+    """Cut the nodes of a graph into steps, in execution order; what nothing reads has no step."""
     producers, consumers, aliases = graph.producers(), graph.consumers(), find_aliases(graph)
     pinned = set(graph.outputs)
     varying = find_varying(graph)
@@ -92,7 +93,7 @@ def group_steps(graph: Graph) -> list[Step]:
     position = {node.outputs[0]: index for index, node in enumerate(graph.nodes)}
     steps: list[Step] = []
     for node in reversed(graph.nodes):
-        if node.op == "Reshape" or needed.isdisjoint(node.outputs):
+        if node.op == "Reshape" or (needed.isdisjoint(node.outputs) and not keeps_its_node(graph, node)):
             continue
         members = {node.outputs[0]: node}
         if lookup(node).pointwise is not None:
