@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 endif
 READY_DEMO := $(VENV)/.ready-demo
 READY_DEV := $(VENV)/.ready-dev
+READY_BENCH := $(VENV)/.ready-bench
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu tf2onnx
 
@@ -49,9 +50,16 @@ types: $(READY_DEV)
 imports: $(READY_DEV)
 	$(BIN)/lint-imports
 
-bench: $(READY_DEV)  ## Measure the loop and the engine beside its peers
+# The models are exported with PyTorch and onnxmltools; each peer gets an environment of its own below build/bench.
+$(READY_BENCH): $(READY_DEV)
+	$(BIN)/python -m pip install --quiet onnxmltools
+	@touch $@
+
+bench: $(READY_BENCH)  ## Measure the loop and the engine beside its peers
+	$(BIN)/python bench/make_models.py --out build/bench/models
+	$(BIN)/python bench/peers/prepare.py --models build/bench/models --peers build/bench/peers
 	OMP_NUM_THREADS=1 $(BIN)/rerank bench loop
-	OMP_NUM_THREADS=1 $(BIN)/python bench/engine_peers.py
+	$(BIN)/rerank bench engine
 
 bundles: $(READY_DEV)  ## Train the bundled models again
 	$(BIN)/python models/make_bundles.py
@@ -60,4 +68,4 @@ docs: $(READY_DEV)  ## Build the documentation
 	$(BIN)/mkdocs build --strict
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) out site .coverage htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) out site build/bench .coverage htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rerank_sdk.cli.metrics import METRIC_NAMES, lift_words
-from rerank_sdk.cli.options import BundlePath, JsonFlag
-from rerank_sdk.cli.output import make_table, print_json, progress, say, show_facts, show_item, show_table
+from rerank_sdk.cli.options import BundlePath, JsonFlag, positive
+from rerank_sdk.cli.output import (
+    json_text,
+    make_table,
+    note,
+    print_json,
+    progress,
+    say,
+    show_facts,
+    show_item,
+    show_table,
+)
 from rerank_sdk.cli.sources import load_bundle, load_log
 
 bench = typer.Typer(help="Measure speed and quality.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,6 +45,52 @@ def loop(bundle: BundlePath = None, json: JsonFlag = False) -> None:
         print_json(measured)
     else:
         _show(measured)
+
+
+def _whole_numbers(text: str) -> str:
+    """Check a list of numbers from 1, separated by commas."""
+    if text and not all(part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in text.split(",")):
+        raise typer.BadParameter(f"{text!r}: expected whole numbers from 1, separated by commas")
+    return text
+
+
+@bench.command()
+def engine(
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Models to measure; build/bench/models when left out."),
+    ] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Peers to compare with; build/bench/peers when left out."),
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="NAMES", help="Measure these models, separated by commas.")] = "",
+    sizes: Annotated[
+        str,
+        typer.Option(metavar="NUMBERS", help="Numbers of candidates, separated by commas.", callback=_whole_numbers),
+    ] = "1,10,50,200,1000",
+    budget_s: Annotated[float, typer.Option(help="Seconds for each engine, model and size.", callback=positive)] = 0.5,
+    json: JsonFlag = False,
+) -> None:
+    """Measure the inference engine beside its peers."""
+    from rerank_engine.benchmark import DEFAULT_MODELS, DEFAULT_PEERS, benchmark_engine
+    from rerank_sdk.cli.show_engines import show_engines
+
+    with progress() as report:
+        measured = benchmark_engine(
+            models or DEFAULT_MODELS,
+            peers or DEFAULT_PEERS,
+            only=[name for name in only.split(",") if name],
+            sizes=sorted({int(part) for part in sizes.split(",") if part}),
+            budget_s=budget_s,
+            progress=report,
+        )
+    if "peers" in measured["failures"]:
+        note(f"measured without peers: {measured['failures']['peers']}")
+    if json:
+        sys.stdout.write(json_text(measured) + "\n")
+    else:
+        show_engines(measured)
 
 
 @bench.command("onnx-nodes")

@@ -19,7 +19,7 @@ from rerank_engine.benchmark.peak import peak_gflops
 from rerank_engine.benchmark.peers import read_peers
 from rerank_engine.benchmark.process import EngineCommand, Worker, WorkerFailed, run_start
 from rerank_engine.benchmark.results import LARGEST_ERROR, compare, is_wrong, relative_error
-from rerank_engine.benchmark.rounds import Times, plan_blocks
+from rerank_engine.benchmark.rounds import Times, plan_blocks, time_interleaved
 from rerank_engine.benchmark.session import Session, choose_cores, truth, truth_graph
 from rerank_engine.errors import DataError, InputError
 from rerank_sdk.cli import app
@@ -156,14 +156,14 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
         sizes=[2],
         budget_s=0.01,
         repeats=1,
-        timeout_s=20,
+        timeout_s=12,
         progress=lambda *step: steps.append(step),
     )
     assert list(measured) == ["noop_us", "models", "start", "passes", "peak_gflops", "versions", "failures"]
     assert json.loads(json.dumps(measured, allow_nan=False)).keys() == measured.keys()
 
     entry = measured["models"]["tiny"]["2"]
-    assert set(entry["peers"]) == {"right", "wrong", "short"} - ({"short"} if "short" not in entry["peers"] else set())
+    assert set(entry["peers"]) == {"right", "wrong", "short"}
     assert entry["best_peer"] == "right"
     assert entry["best_peer_us"] == entry["peers"]["right"]["p50_us"]
     assert entry["ratio"] == entry["best_peer_us"] / entry["ours_us"]
@@ -173,6 +173,8 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
     assert entry["ours_us"] <= entry["ours_p99_us"]
     assert entry["peers"]["right"]["wrong"] is False
     assert entry["peers"]["wrong"]["wrong"] is True
+    assert entry["peers"]["short"]["wrong"] is True
+    assert entry["peers"]["short"]["error"] is None
     assert all(one["calls"] > 0 for one in entry["peers"].values())
 
     failures = measured["failures"]
@@ -180,7 +182,7 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
     assert failures["tiny/short/2"] == "wrong: relative error inf"
     assert failures["tiny/refusing/2"] == "ValueError: no such operator"
     assert failures["tiny/dying/2"] == "the process ended with exit code 3: Illegal instruction"
-    assert failures["tiny/hanging/2"] == "no answer to 'load' within 20 s"
+    assert failures["tiny/hanging/2"] == "no answer to 'load' within 12 s"
     assert failures["tiny/fading/2"] == "the process ended with exit code 4"
     assert failures["tiny/unconverted"] == "no such layer"
     assert failures["tiny/hanging start"].endswith("ValueError: does not start")
@@ -192,6 +194,8 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
         parts = figures["import_ms"] + figures["load_ms"] + figures["first_ms"]
         assert figures["total_ms"] == pytest.approx(parts)
     best = start["best_peer"]
+    assert best in ("right", "fading")  # what is wrong is no peer here either
+    assert start["smallest_peer"] in ("right", "fading", None)
     assert start["ratio"] == start["engines"][best]["total_ms"] / start["engines"]["ours"]["total_ms"]
     assert start["first_launch_ms"] > 0
 
@@ -206,9 +210,15 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
 def test_a_model_that_is_not_understood_is_a_failure_and_the_others_are_measured(models: Path, tmp_path: Path) -> None:
     (models / "broken.onnx").write_bytes(b"no model")
     write_card(models, "broken", "broken.onnx")
+    write_card(models, "renamed", "tiny.onnx", y={"shape": ["N", WIDTH], "dtype": "float32", "kind": "normal"})
+    write_card(models, "wide", "tiny.onnx", x={"shape": ["N", WIDTH + 1], "dtype": "float32", "kind": "normal"})
     measured = benchmark_engine(models, tmp_path, sizes=[1], budget_s=0.001, repeats=1)
-    assert set(measured["models"]) == {"tiny"}
+    assert measured["models"].keys() == {"tiny", "wide"}
+    assert measured["models"]["wide"] == {}
+    assert str(WIDTH + 1) in measured["failures"]["wide/reference/1"]
+    assert "wide/ours start" in measured["failures"]
     assert "broken.onnx" in measured["failures"]["broken/ours"]
+    assert measured["failures"]["renamed/ours"].endswith("has the inputs x, its description y")
     assert "make bench" in measured["failures"]["peers"]
     entry = measured["models"]["tiny"]["1"]
     assert (entry["best_peer"], entry["best_peer_us"], entry["ratio"], entry["peers"]) == (None, None, None, {})
@@ -338,6 +348,43 @@ def test_blocks_fill_the_budget_and_are_never_empty(budget_s: float) -> None:
     assert blocks["fast"] >= blocks["middle"] >= blocks["slow"]
 
 
+class Recorded:
+    """A worker whose calls take a fixed time, and which fails at one of them."""
+
+    def __init__(self, name: str, call_ns: int, asked: list[str], fails_at: int = 0) -> None:
+        self.name, self.call_ns, self.asked, self.fails_at = name, call_ns, asked, fails_at
+        self.count = 0
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.asked.append(self.name)
+        self.count += 1
+        if self.count == self.fails_at:
+            raise WorkerFailed("gone")
+        return {"ns": [self.call_ns] * request["calls"]}
+
+
+def test_engines_take_turns_in_alternating_order() -> None:
+    asked: list[str] = []
+    workers = {"a": Recorded("a", 10_000, asked), "b": Recorded("b", 20_000, asked), "c": Recorded("c", 9, asked, 4)}
+    times, failures = time_interleaved(workers, 0.04, 1)  # type: ignore[arg-type]
+    assert asked[:11] == ["a", "b", "c", "a", "b", "c", "c", "b", "a", "a", "b"]
+    assert asked[11:15] == ["c", "b", "a", "a"]
+    assert failures == {"c": "gone"}
+    assert times == {"a": Times(10, 10, 20 * 200), "b": Times(20, 20, 20 * 100)}
+
+
+def test_an_answer_without_times_is_a_failure() -> None:
+    class Mute(Recorded):
+        def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+            return {"ns": None}
+
+    assert time_interleaved({"a": Mute("a", 1, [])}, 0.01, 1) == (  # type: ignore[dict-item]
+        {},
+        {"a": "the answer has no times"},
+    )
+    assert time_interleaved({}, 0.01, 1) == ({}, {})
+
+
 # --- models and their inputs ---------------------------------------------------------------------------------
 
 
@@ -385,10 +432,10 @@ def test_a_wrong_description_is_refused(spec: dict[str, Any], models: Path) -> N
 
 
 def test_a_missing_source_and_an_unknown_name_are_refused(models: Path) -> None:
-    with pytest.raises(DataError, match="no model 'mlp'.*there are: tiny"):
+    with pytest.raises(DataError, match=r"no model 'mlp'.*there are: tiny"):
         read_cards(models, ["mlp"])
     write_card(models, source="other.onnx")
-    with pytest.raises(DataError, match="other.onnx missing"):
+    with pytest.raises(DataError, match=r"other\.onnx missing"):
         read_cards(models)
 
 

@@ -29,6 +29,7 @@ COMMANDS = (
     "replay",
     "bench loop",
     "bench onnx-nodes",
+    "bench engine",
     "doctor",
 )
 

@@ -1,4 +1,4 @@
-"""This engine as the benchmark's worker sees it. Read by path, like the files of other engines.
+"""Our engine as the benchmark's worker sees it. Read by path, like the files of other engines.
 
 ``RERANK_BENCHMARK_CACHE`` names the folder of the machine code.
 """
@@ -17,8 +17,8 @@ FORMS: dict[str, Callable[[Any], Callable[[Mapping[str, Any]], Any]]] = {
 """Forms of a call that can be compared, each from a loaded engine."""
 
 
-def _opener(form: Callable[[Any], Callable[[Mapping[str, Any]], Any]]) -> Callable[[str, Mapping[str, Any], int], Any]:
-    def open_model(path: str, inputs: Mapping[str, Any], candidates: int) -> Callable[[Mapping[str, Any]], Any]:
+def _opener(form: Callable[[Any], Callable[[Mapping[str, Any]], Any]]) -> Callable[[str, Mapping[str, Any]], Any]:
+    def open_model(path: str, _: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
         from rerank_engine.runtime import load
 
         engine = load(path, cache_dir=os.environ[CACHE_VARIABLE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from time import perf_counter_ns
 
 from rerank_engine.codegen.compile import compile_assembly
@@ -32,13 +33,13 @@ def peak_gflops() -> float:
     target = host_target()
     flat = compile_assembly(_assembly(target), target, _ENTRY)
     memory = ExecutableMemory(flat.code)
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(memory.address + flat.entry)
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(memory.address + flat.entries[_ENTRY])
     values = (ctypes.c_float * (target.lanes * _CHAINS))()
     shortest_ns = min(_time(run, ctypes.addressof(values)) for _ in range(_REPEATS))
     return 2 * target.lanes * _CHAINS * _ROUNDS / shortest_ns
 
 
-def _time(run: ctypes._CFuncPtr, address: int) -> int:
+def _time(run: Callable[[int, int], object], address: int) -> int:
     started = perf_counter_ns()
     run(address, _ROUNDS)
     return perf_counter_ns() - started

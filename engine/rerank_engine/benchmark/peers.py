@@ -73,7 +73,14 @@ def read_peers(folder: Path) -> list[Peer]:
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))["peers"]
         return [
-            Peer(name, str(one["python"]), str(one["engines"]), str(one["version"]), dict(one["models"]), dict(one["reasons"]))
+            Peer(
+                name,
+                str(one["python"]),
+                str(one["engines"]),
+                str(one["version"]),
+                dict(one["models"]),
+                dict(one["reasons"]),
+            )
             for name, one in listed.items()
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -72,6 +72,7 @@ class Worker:
 
     def __init__(self, command: EngineCommand, log: Path) -> None:
         self._log = log
+        self._is_closed = False
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         try:
             with log.open("wb") as stream:
@@ -102,8 +103,10 @@ class Worker:
         WorkerFailed
             It answered with an error; or it ended, or did not answer in time, and is gone.
         """
+        if self._is_closed:
+            raise WorkerFailed(ended(self._process.returncode, last_line(self._log)))
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, OSError):  # a process that ended says why below
+        with contextlib.suppress(OSError):  # a process that ended says why below
             self._process.stdin.write(json.dumps(dict(request)) + "\n")
             self._process.stdin.flush()
         try:
@@ -122,10 +125,11 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked again."""
-        return self._process.poll() is None
+        return not self._is_closed and self._process.poll() is None
 
     def close(self) -> None:
         """End the process."""
+        self._is_closed = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

@@ -3,7 +3,7 @@
 Started by path under the interpreter of any environment that has NumPy, so it imports nothing of this package.
 ``worker.py ENGINES.py`` reads one JSON object a line and answers each with one; ``worker.py --start ...`` times one
 fresh start and prints one object. ``ENGINES.py`` defines ``ENGINES``, a dictionary from an engine's name to a
-function ``(path, inputs, candidates)`` that returns a function from named arrays to scores, and ``LIBRARIES``, the
+function ``(path, inputs)`` that returns a function from named arrays to scores, and ``LIBRARIES``, the
 module that each engine imports.
 """
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("engines")
     parser.add_argument("--core", type=int)
-    parser.add_argument("--start", nargs=4, metavar=("ENGINE", "MODEL", "INPUTS", "CANDIDATES"))
+    parser.add_argument("--start", nargs=3, metavar=("ENGINE", "MODEL", "INPUTS"))
     options = parser.parse_args()
     if options.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {options.core})  # before any library starts threads
@@ -37,8 +37,8 @@ def main() -> int:
     os.dup2(2, 1)
     module = _engines(options.engines)
     if options.start:
-        engine, model, inputs, candidates = options.start
-        _answer(answers, _time_start(module, engine, model, inputs, int(candidates)))
+        engine, model, inputs = options.start
+        _answer(answers, _time_start(module, engine, model, inputs))
         return 0
     worker = _Worker(module)
     for line in sys.stdin:
@@ -59,11 +59,11 @@ class _Worker:
         self._call: Any = None
         self._inputs: list[dict[str, Any]] = []
 
-    def do_load(self, engine: str, model: str, inputs: str, candidates: int) -> dict[str, Any]:
-        """Load a model and the inputs for one number of candidates."""
+    def do_load(self, engine: str, model: str, inputs: str) -> dict[str, Any]:
+        """Load a model and the inputs that its calls take."""
         self._call = None
         self._inputs = _read_inputs(inputs)
-        self._call = self._module.ENGINES[engine](model, self._inputs[0], candidates)
+        self._call = self._module.ENGINES[engine](model, self._inputs[0])
         return {}
 
     def do_outputs(self, path: str) -> dict[str, Any]:
@@ -96,13 +96,13 @@ class _Worker:
         return {"ns": times}
 
 
-def _time_start(module: Any, engine: str, model: str, inputs: str, candidates: int) -> dict[str, Any]:
+def _time_start(module: Any, engine: str, model: str, inputs: str) -> dict[str, Any]:
     """Import, load and first scores of a fresh process, and the memory that it then has."""
     arrays = _read_inputs(inputs)[0]
     begun = perf_counter_ns()
     importlib.import_module(module.LIBRARIES[engine])
     imported = perf_counter_ns()
-    call = module.ENGINES[engine](model, arrays, candidates)
+    call = module.ENGINES[engine](model, arrays)
     loaded = perf_counter_ns()
     call(arrays)
     scored = perf_counter_ns()

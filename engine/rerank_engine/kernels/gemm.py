@@ -3,6 +3,10 @@
 A packed weight is cut into panels of ``NV * lanes`` columns, each stored depth by depth and padded with zeros, so
 that every vector load is whole; only the store of the last panel is cut to the real columns. Products with one or
 two columns go along the depth instead, one dot product a row.
+
+A long depth is summed in parts, which are added at the end. Rounding grows with the length of a part only, and where
+few rows are left the parts run beside each other, as a single sum would wait for itself. All tiles use the same parts:
+the numbers of a row do not depend on how many rows there are.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import F32, I64, POINTER, Emitter, Index, i64, pieces
+from rerank_engine.codegen.emitter import F32, I64, POINTER, Emitter, Index, i64, pieces, widen
 from rerank_engine.kernels import math
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
 
 _FLOAT = 4
+_SHORTEST_PART = 16
 _DOT_COLUMNS = 2
 """Up to this many columns a row is multiplied along its depth."""
 
@@ -70,6 +75,17 @@ def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
 def panel_width(columns: int, lanes: int, registers: int) -> int:
     """Columns of one packed panel."""
     return choose_tile(columns, lanes, registers).vectors * lanes
+
+
+def cut_depth(inner: int) -> list[int]:
+    """Lengths of the parts of a depth; only the last one differs from the others.
+
+    >>> cut_depth(20), cut_depth(35), cut_depth(66)
+    ([20], [17, 18], [16, 16, 16, 18])
+    """
+    count = 1 if inner < 2 * _SHORTEST_PART else 2 if inner < 4 * _SHORTEST_PART else 4
+    length = inner // count
+    return [length] * (count - 1) + [inner - length * (count - 1)]
 
 
 def uses_dot(columns: int) -> bool:
@@ -209,10 +225,14 @@ def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_strid
         for column in range(tile.vectors)
     ]
 
-    def depth(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        row = e.at(right, e.b.mul(index, i64(right_stride * _FLOAT)))
+    parts = cut_depth(product.inner)
+    accumulators = tile.rows * tile.vectors
+    zeros = [math.zero(lanes)] * accumulators
+
+    def step(index: Index, sums: list[ir.Value]) -> list[ir.Value]:
+        row = e.at(right, e.mul(index, right_stride * _FLOAT))
         panel = [e.load(e.at(row, column * lanes * _FLOAT), F32, lanes) for column in range(tile.vectors)]
-        column_address = e.at(left, e.b.mul(index, i64(_FLOAT)))
+        column_address = e.at(left, e.mul(index, _FLOAT))
         result = list(sums)
         for line in range(tile.rows):
             factor = e.splat(e.load(e.at(column_address, line * product.inner * _FLOAT), F32), lanes)
@@ -221,7 +241,38 @@ def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_strid
                 result[place] = e.fma(factor, panel[column], result[place])
         return result
 
-    _, sums = e.loop(0, product.inner, 1, depth, first * tile.rows)
+    if (accumulators + tile.vectors + 1) * len(parts) <= lowering.registers:
+
+        def steps(index: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
+            return [
+                value
+                for number in range(len(parts))
+                for value in step(
+                    e.add(index, number * parts[0]), flat[number * accumulators : (number + 1) * accumulators]
+                )
+            ]
+
+        _, flat = e.loop(0, parts[0], 1, steps, [*first * tile.rows, *zeros * (len(parts) - 1)])
+        last = (len(parts) - 1) * accumulators
+        for extra in range(parts[-1] - parts[0]):
+            flat[last:] = step(product.inner - parts[-1] + parts[0] + extra, flat[last:])
+        sums = flat[:accumulators]
+        for number in range(1, len(parts)):
+            sums = [e.b.fadd(one, other) for one, other in zip(sums, flat[number * accumulators :], strict=False)]
+    else:
+        # There are registers for one part only; what is summed so far waits in memory.
+        waiting = e.b.alloca(widen(F32, lanes), accumulators) if len(parts) > 1 else None
+        sums, start = first * tile.rows, 0
+        for length in parts:
+            _, part = e.loop(start, start + length, 1, step, zeros if start else sums)
+            sums = part
+            for place, value in enumerate(part if waiting is not None else ()):
+                slot = e.at(waiting, place * lanes * _FLOAT)
+                total = e.b.fadd(e.load(slot, F32, lanes), value) if start else value
+                sums[place] = total
+                if start + length < product.inner:
+                    e.store(total, slot)
+            start += length
     for line in range(tile.rows):
         for column in range(tile.vectors):
             value = activate(e, product, sums[line * tile.vectors + column])

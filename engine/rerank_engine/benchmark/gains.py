@@ -1,0 +1,58 @@
+"""What each pass brings: the model converted without it, timed beside the model with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rerank_engine.benchmark.calls import Field
+from rerank_engine.benchmark.cards import ModelCard
+from rerank_engine.benchmark.process import Worker
+from rerank_engine.benchmark.results import OURS
+from rerank_engine.benchmark.rounds import time_interleaved
+from rerank_engine.benchmark.session import Session
+from rerank_engine.errors import RerankError
+from rerank_engine.model import Model
+
+_ALL = "all"
+
+
+def measure_gains(session: Session, card: ModelCard, model: Model, candidates: int) -> dict[str, float]:
+    """Time of a call without a pass over the time with all, for each pass that changes the model's outcome."""
+    models = {_ALL: model, **_variants(session, card, model)}
+    if len(models) == 1:
+        return {}
+    inputs, _ = session.write_inputs(card, candidates)
+    ready: dict[str, Worker] = {}
+    with Field(session, dict.fromkeys(models, session.our_command())) as field:
+        for name, one in models.items():
+            path = session.folder / f"{card.name}_without_{name}.rrm"
+            try:
+                one.save(path)
+                ready[name] = field.load(name, OURS, str(path), inputs)
+            except RerankError as error:
+                _fail(session, card, name, str(error))
+        times, failures = time_interleaved(ready, session.budget_s, session.timeout_s)
+    for name, reason in failures.items():
+        _fail(session, card, name, reason)
+    if _ALL not in times:
+        return {}
+    return {name: one.p50_us / times[_ALL].p50_us for name, one in times.items() if name != _ALL}
+
+
+def _variants(session: Session, card: ModelCard, model: Model) -> Mapping[str, Model]:
+    """The model without each pass that did something; a pass whose work others do as well is left out."""
+    worked = dict.fromkeys(report.name for report in model.reports if report.removed or report.added)
+    complete = model.content_hash
+    variants: dict[str, Model] = {}
+    for name in worked:
+        try:
+            variant = session.convert(card, skip=[name])
+            if variant.content_hash != complete:
+                variants[name] = variant
+        except RerankError as error:
+            _fail(session, card, name, str(error))
+    return variants
+
+
+def _fail(session: Session, card: ModelCard, name: str, reason: str) -> None:
+    session.fail(card.name, OURS if name == _ALL else f"{OURS} without {name}", reason)
