@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
+from rerank_engine.dimensions import Dim, names_in
 from rerank_engine.errors import InputError
-from rerank_engine.graph import Dim, Value, concrete, names_in
+from rerank_engine.values import Value, concrete
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def bind_sizes(

@@ -196,7 +196,7 @@ def run_compiled(graph: Any, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     from rerank_engine.session import MachineCode, Session
 
     sizes = bind_sizes([graph.values[name] for name in graph.inputs], feeds, graph.maxima)
-    return Session(graph, MachineCode(graph, compile_graph(graph))).run(feeds, sizes)
+    return Session(MachineCode(compile_graph(graph))).run(feeds, sizes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,8 +21,8 @@ from rerank_engine.errors import GraphError
 
 Monomial = tuple[str, ...]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
-_TERM = re.compile(r"([+-]?)(?:(\d{1,18})(?:\*|(?![A-Za-z_])))?((?:[A-Za-z_]\w{0,63}(?:\*(?=[A-Za-z_]))?)*)", re.ASCII)
+_LONGEST_NAME = 64
+_TERM = r"([+-]?)(?:(\d{1,18})(?:\*|(?![A-Za-z_])))?((?:[A-Za-z_]\w{0,63}(?:\*(?=[A-Za-z_]))?)*)"
 MAX_COEFFICIENT, MAX_TERMS, MAX_FACTORS = 2**48, 64, 16
 """Bounds of an expression; no model comes near them, and a damaged file must not keep anyone busy."""
 
@@ -47,7 +47,7 @@ class Dim:
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, name: str, scale: int = 1) -> None:
-        if not _NAME.fullmatch(name):
+        if not (name.isidentifier() and name.isascii() and len(name) <= _LONGEST_NAME):
             raise GraphError(f"{name!r} is no name for a dimension: letters, digits and _ only, not a digit first")
         if scale == 0:
             raise GraphError(f"dimension {name!r} times 0 is the plain size 0")
@@ -67,10 +67,13 @@ class Dim:
         >>> Dim.parse("50*N"), Dim.parse("12")
         (Dim('N', 50), 12)
         """
+        if text.isidentifier() and text.isascii() and len(text) <= _LONGEST_NAME:
+            return cls(text)
+        pattern = re.compile(_TERM, re.ASCII)
         terms: dict[Monomial, int] = {}
         at = 0
         while at < len(text):
-            found = _TERM.match(text, at)
+            found = pattern.match(text, at)
             if found is None or not found[0].lstrip("+-") or (at > 0 and not found[1]):
                 raise GraphError(f"{text!r} is no size: expected an integer or a sum like 2*N*T+1")
             names = tuple(sorted(found[3].split("*"))) if found[3] else ()

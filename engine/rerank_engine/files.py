@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_atomically(path: Path, parts: Iterable[bytes | memoryview], *, private: bool = False) -> None:
@@ -31,12 +33,13 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview], *, private
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "a", [b"one ", b"two"])
     ...     (Path(folder) / "a").read_bytes()
     b'one two'
     """
-    temporary = path.parent / f".{secrets.token_hex(8)}.part"
+    temporary = path.parent / f".{os.urandom(8).hex()}.part"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:

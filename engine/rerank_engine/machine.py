@@ -6,9 +6,7 @@ import functools
 import hashlib
 import os
 import platform
-import subprocess
 import sys
-from pathlib import Path
 
 
 @functools.cache
@@ -27,7 +25,7 @@ def machine_signature() -> tuple[str, ...]:
 
 def _processor() -> str:
     if sys.platform == "linux":
-        return _linux_processor(Path("/proc/cpuinfo"))
+        return _linux_processor("/proc/cpuinfo")
     if sys.platform == "darwin":
         names = (
             "machdep.cpu.brand_string",
@@ -35,21 +33,27 @@ def _processor() -> str:
             "machdep.cpu.leaf7_features",
             "hw.optional",
         )
+        import subprocess
+
         result = subprocess.run(["/usr/sbin/sysctl", *names], capture_output=True, text=True, check=False)
         return result.stdout
     return " ".join((platform.processor(), os.environ.get("PROCESSOR_REVISION", "")))
 
 
-def _linux_processor(path: Path) -> str:
+def _linux_processor(path: str | os.PathLike[str]) -> str:
     """Lines that describe the first processor, without those that change from boot to boot."""
     wanted = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features"}
     wanted |= {"CPU implementer", "CPU architecture", "CPU variant", "CPU part"}
     found: dict[str, str] = {}
     try:
-        for line in path.read_text().splitlines():
-            key, _, text = line.partition(":")
-            if key.strip() in wanted and key.strip() not in found:
-                found[key.strip()] = text.strip()
+        # The first processor stands for all of them; a large machine has hundreds.
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is slow to import
+            for line in file:
+                if not line.strip():
+                    break
+                key, _, text = line.partition(":")
+                if key.strip() in wanted and key.strip() not in found:
+                    found[key.strip()] = text.strip()
     except OSError:
         return platform.processor()
     return repr(sorted(found.items()))

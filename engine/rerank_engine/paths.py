@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def user_cache_dir() -> Path:
@@ -22,16 +25,24 @@ def user_cache_dir() -> Path:
     ...     user_cache_dir().as_posix()
     'cache'
     """
+    from pathlib import Path
+
+    return Path(user_cache_text())
+
+
+def user_cache_text() -> str:
+    """The same as text. Importing ``pathlib`` takes longer than loading a model."""
     own = os.environ.get("RERANK_CACHE_DIR")
     if own:
-        return Path(own).expanduser()
+        return os.path.expanduser(own)  # noqa: PTH111
     shared = os.environ.get("XDG_CACHE_HOME")
-    if shared and Path(shared).is_absolute():
-        root = Path(shared)
+    home = os.path.expanduser("~")  # noqa: PTH111
+    if shared and os.path.isabs(shared):  # noqa: PTH117
+        root = shared
     elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        root = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")  # noqa: PTH118
     elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
+        root = os.path.join(home, "Library", "Caches")  # noqa: PTH118
     else:
-        root = Path.home() / ".cache"
-    return root / "rerank-sdk"
+        root = os.path.join(home, ".cache")  # noqa: PTH118
+    return os.path.join(root, "rerank-sdk")  # noqa: PTH118

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
-from collections.abc import Hashable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rerank_engine.binding import bind_sizes
 from rerank_engine.codegen.image import Image
-from rerank_engine.dimensions import Dim
 from rerank_engine.errors import CompileError, InputError, ModelFileError
-from rerank_engine.format import content_hash, read_model
-from rerank_engine.graph import DTYPES, Graph, Value
+from rerank_engine.format.content import content_hash
+from rerank_engine.interface import difference, interface_of
 from rerank_engine.machine import machine_signature
-from rerank_engine.paths import user_cache_dir
+from rerank_engine.paths import user_cache_text
 from rerank_engine.session import MachineCode, Session
+from rerank_engine.values import DTYPES, Value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from rerank_engine.graph import Graph
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "7"
+ENGINE_VERSION = "8"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
@@ -75,8 +79,13 @@ def load(
         raise InputError(f"threads={threads} is not supported in this version; use threads=1")
     if device not in _DEVICES:
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
-    if isinstance(model, str | Path):
-        graph, identity = read_model(model), content_hash(model)
+    if isinstance(model, str | os.PathLike):
+        path, identity = model, content_hash(model)
+
+        def read() -> Graph:
+            from rerank_engine.format.reader import read_model
+
+            return read_model(path)
     else:
         # A stored model is loaded without the code that converts one.
         from rerank_engine.model import Model
@@ -84,8 +93,12 @@ def load(
         if not isinstance(model, Model):
             raise InputError(f"model: expected the path of a model file or a Model, got {type(model).__name__}")
         graph, identity = model.graph, model.content_hash
-    directory = Path(cache_dir) if cache_dir is not None else user_cache_dir() / "images"
-    return Engine(graph, identity, directory)
+
+        def read() -> Graph:
+            return graph
+
+    directory = os.fspath(cache_dir) if cache_dir is not None else os.path.join(user_cache_text(), "images")  # noqa: PTH118
+    return Engine(read, identity, directory)
 
 
 class Engine:
@@ -103,23 +116,34 @@ class Engine:
         SHA-256 of the model, in hex.
     """
 
-    def __init__(self, graph: Graph, model_hash: str, cache_dir: Path) -> None:
-        self._graph = graph
+    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str) -> None:
+        self._read = read
         self.model_hash = model_hash
-        self.inputs: list[Value] = [graph.values[name] for name in graph.inputs]
-        self.outputs: list[Value] = [graph.values[name] for name in graph.outputs]
-        self.cache_path = cache_dir / f"{image_key(model_hash)}.rri"
-        self._shrinking = _shrinking_dimensions(graph)
+        key = image_key(model_hash)
+        self._image_path = os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
         self._local = threading.local()
         self._code: MachineCode | None = None
+        self._graph: Graph | None = None
         try:
-            image, self.backend_reason = _find_image(graph, self.cache_path)
-            self._code = MachineCode(graph, image)
+            image, self.backend_reason = _find_image(read, key, self._image_path)
+            self._code = MachineCode(image)
+            self._interface = self._code.interface
             self.backend = "cpu"
             self._reject_wrong_code()
         except (CompileError, ImportError) as error:
             self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
+            self._graph = read()
+            self._interface = interface_of(self._graph)
+        self.inputs: list[Value] = list(self._interface.inputs)
+        self.outputs: list[Value] = list(self._interface.outputs)
+
+    @property
+    def cache_path(self) -> Path:
+        """Where the machine code is stored."""
+        from pathlib import Path
+
+        return Path(self._image_path)
 
     def self_check(self) -> str:
         """Run the model's stored sample and compare.
@@ -134,11 +158,9 @@ class Engine:
         >>> engine.self_check()  # doctest: +SKIP
         ''
         """
-        sample = self._graph.sample
+        sample = self._interface.sample
         if sample is None:
             return ""
-        from rerank_engine.sample import difference
-
         return difference(sample, self._run_session(sample.inputs, self._check(sample.inputs)))
 
     def _reject_wrong_code(self) -> None:
@@ -198,28 +220,30 @@ class Engine:
 
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
+            assert self._graph is not None, "without machine code the model is read"
             results = evaluate(self._graph, cast)
             # A result may be an input or a weight itself, which the caller must not get to write into.
             return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
         session: Session | None = getattr(self._local, "session", None)
         if session is None:
-            session = self._local.session = Session(self._graph, self._code)
+            session = self._local.session = Session(self._code)
         return session.run(inputs, sizes, history_key)
 
     def _check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         if not isinstance(inputs, Mapping):
             raise InputError(f"inputs must be a mapping from input name to array, got {type(inputs).__name__}")
-        if len(inputs) != len(self.inputs) or any(value.name not in inputs for value in self.inputs):
+        wanted = self._interface.inputs
+        if len(inputs) != len(wanted) or any(value.name not in inputs for value in wanted):
             given = ", ".join(sorted(map(str, inputs))) or "none"
-            raise InputError(f"expected inputs {', '.join(map(str, self.inputs))}; got {given}")
-        for value in self.inputs:
+            raise InputError(f"expected inputs {', '.join(map(str, wanted))}; got {given}")
+        for value in wanted:
             array = inputs[value.name]
             if not isinstance(array, np.ndarray):
                 raise InputError(f"input {value.name!r} must be a NumPy array, got {type(array).__name__}")
             if array.dtype != DTYPES[value.dtype] and not _converts(array.dtype, DTYPES[value.dtype]):
                 raise InputError(f"input {value}: dtype {array.dtype} does not convert; give {value.dtype}")
-        sizes = bind_sizes(self.inputs, inputs, self._graph.maxima)
-        for dim, name in self._shrinking:
+        sizes = bind_sizes(wanted, inputs, self._interface.maxima)
+        for dim, name in self._interface.shrinking:
             if dim.evaluate(sizes) < 0:
                 raise InputError(
                     f"the inputs are too short: value {name!r} would have {dim} = {dim.evaluate(sizes)} rows"
@@ -236,11 +260,11 @@ class Engine:
         """
         meta = self._code.meta if self._code else {}
         return {
-            "model": self._graph.name,
+            "model": self._interface.name,
             "model_hash": self.model_hash,
             "backend": self.backend,
             "reason": self.backend_reason,
-            "image": str(self.cache_path),
+            "image": self._image_path,
             **{key: meta[key] for key in ("target", "block", "arena_bytes", "weight_bytes", "steps") if key in meta},
             "code_bytes": len(self._code.image.code) if self._code else 0,
         }
@@ -252,36 +276,28 @@ def image_key(model_hash: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _find_image(graph: Graph, path: Path) -> tuple[Image, str]:
+def _find_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, str]:
     """Read the stored image, or compile and store one."""
     try:
         image = Image.read(path)
-        if image.meta.get("key") != path.stem:
+        if image.meta.get("key") != key:
             raise ModelFileError(f"image {path} was made for another model or machine")
         return image, "stored machine code"
     except FileNotFoundError:
         why = "compiled for this machine"
     except (ModelFileError, OSError, ValueError) as error:
         why = f"compiled again: {error}"
+    from pathlib import Path
+
     from rerank_engine.codegen.compile import compile_graph
 
-    image = compile_graph(graph)
-    image.meta["key"] = path.stem
+    image = compile_graph(read())
+    image.meta["key"] = key
     try:
-        image.write(path)
+        image.write(Path(path))
     except OSError as error:
         why += f"; not stored: {error}"
     return image, why
-
-
-def _shrinking_dimensions(graph: Graph) -> list[tuple[Dim, str]]:
-    """Dimensions that could become negative, each with a value that has it."""
-    found: dict[Dim, str] = {}
-    for value in graph.values.values():
-        for dim in value.shape:
-            if isinstance(dim, Dim) and any(coefficient < 0 for _, coefficient in dim.terms):
-                found.setdefault(dim, value.name)
-    return list(found.items())
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

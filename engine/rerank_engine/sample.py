@@ -118,31 +118,6 @@ def _tolerance(exact: Mapping[str, NDArray[Any]], rounded: Mapping[str, NDArray[
     return max(_LEAST_TOLERANCE, _ROUNDING_FACTOR * worst)
 
 
-def difference(sample: Sample, outputs: Mapping[str, NDArray[Any]]) -> str:
-    """Tell where outputs differ from a sample by more than its tolerance; an empty text when they do not.
-
-    >>> one = np.ones(2, np.float32)
-    >>> difference(Sample({}, {"y": one}), {"y": one}), difference(Sample({}, {"y": one}), {"y": one + 1})
-    ('', "output 'y' differs by 1 where at most 0.0001 is allowed")
-    """
-    for name, want in sample.outputs.items():
-        have = outputs[name]
-        if have.shape != want.shape or have.dtype != want.dtype:
-            return f"output {name!r} is {have.dtype}{have.shape}, the sample has {want.dtype}{want.shape}"
-        if want.dtype.kind != "f":
-            if not np.array_equal(have, want):
-                return f"output {name!r} differs"
-            continue
-        finite = np.isfinite(want)
-        if not np.array_equal(have[~finite], want[~finite], equal_nan=True):
-            return f"output {name!r} differs where the sample is not finite"
-        allowed = sample.tolerance * float(np.abs(want[finite]).max(initial=0.0))
-        error = np.abs(have[finite].astype(np.float64) - want[finite])
-        if not (error <= allowed).all():
-            return f"output {name!r} differs by {float(error.max()):.3g} where at most {allowed:.3g} is allowed"
-    return ""
-
-
 def _draw(random: np.random.Generator, value: Value, shape: tuple[int, ...], ids: int) -> NDArray[Any]:
     dtype = DTYPES[value.dtype]
     if dtype.kind == "f":

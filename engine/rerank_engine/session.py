@@ -5,44 +5,46 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rerank_engine import native_call
-from rerank_engine.codegen.image import ExecutableMemory, Image
-from rerank_engine.dimensions import Dim, product
-from rerank_engine.errors import InputError
-from rerank_engine.graph import CANDIDATES, DTYPES, Graph, Value, concrete
-from rerank_engine.packing import pack_all
-from rerank_engine.plan.plan import (
+from rerank_engine.arena import (
     BAD_VALUE_OFFSET,
+    PADDING,
     REUSE_OFFSET,
     SIZES_OFFSET,
     DynamicBuffer,
+    aligned_bytes,
     largest_size,
     place_dynamic,
 )
+from rerank_engine.codegen.image import ExecutableMemory, Image
+from rerank_engine.dimensions import Dim, product
+from rerank_engine.errors import InputError
+from rerank_engine.interface import from_plain
+from rerank_engine.values import CANDIDATES, DTYPES, Value, concrete
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_ALIGNMENT = 64
-_PADDING = 64
+Array: TypeAlias = "NDArray[Any]"
+
 _FIRST_CAPACITY = 128
 _FIRST_BYTES = 256 * 1024 * 1024
 """A session starts with room for this size of every named dimension, or for less where that takes more bytes."""
 
 
 class MachineCode:
-    """Executable code and packed weights, shared by all threads.
+    """Executable code and the constants that it reads, shared by all threads.
 
-    Parameters
+    Attributes
     ----------
-    graph
-        The model; its constants are packed here.
     image
-        Its machine code.
+        Where they come from.
+    interface
+        The outside of the model.
 
     Raises
     ------
@@ -50,9 +52,10 @@ class MachineCode:
         The system forbids executable memory.
     """
 
-    def __init__(self, graph: Graph, image: Image) -> None:
+    def __init__(self, image: Image) -> None:
         self.image = image
         self.meta = image.meta
+        self.interface = from_plain(self.meta["interface"], image.data[self.meta["interface_offset"] :])
         self.memory = ExecutableMemory(image.code)
         entries: dict[str, int] = self.meta["entries"]
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
@@ -61,25 +64,24 @@ class MachineCode:
         self.direct: native_call.NativeCall | None = None
         if direct is not None and native_call.is_supported():
             self.direct = native_call.NativeCall(self.memory.address + direct)
-        self.weights = _aligned(self.meta["weight_bytes"])
-        pack_all(graph.constants, (tuple(item) for item in self.meta["weights"]), self.weights)
+        self.weights_address = np.frombuffer(image.data, np.uint8).ctypes.data
 
 
 class Session:
     """Buffers of one thread: an arena, and inputs and outputs at fixed addresses with room for some sizes."""
 
-    def __init__(self, graph: Graph, code: MachineCode) -> None:
-        self._graph = graph
+    def __init__(self, code: MachineCode) -> None:
         self._code = code
+        self._interface = code.interface
         self._names: list[str] = code.meta["names"]
         self._dynamic = [
             DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in code.meta["dynamic"]
         ]
-        self._weights_address = code.weights.ctypes.data
+        self._weights_address = code.weights_address
         self._capacity: dict[str, int] = {}
         self._direct = code.direct.function if code.direct is not None else None
         self._history_key: Hashable = None
-        self._is_list = len(graph.outputs) == 1 and graph.values[graph.outputs[0]].shape == (Dim(CANDIDATES),)
+        self._is_list = [value.shape for value in self._interface.outputs] == [(Dim(CANDIDATES),)]
         first = _FIRST_CAPACITY
         while first > 1 and self._bytes_for(dict.fromkeys(self._names, first)) > _FIRST_BYTES:
             first //= 2
@@ -136,8 +138,8 @@ class Session:
         self._announce(history_key)
         for index, name in enumerate(self._names):
             self._sizes[index] = sizes[name]
-        for name, buffer in zip(self._graph.inputs, self._inputs, strict=True):
-            array = inputs[name]
+        for value, buffer in zip(self._interface.inputs, self._inputs, strict=True):
+            array = inputs[value.name]
             target = buffer[: array.size].reshape(array.shape)
             if array.dtype == buffer.dtype:
                 target[...] = array
@@ -168,9 +170,9 @@ class Session:
 
     def _results(self, sizes: dict[str, int]) -> dict[str, Array]:
         results = {}
-        for name, buffer in zip(self._graph.outputs, self._outputs, strict=True):
-            shape = concrete(self._graph.values[name].shape, sizes)
-            results[name] = buffer[: math.prod(shape)].reshape(shape).copy()
+        for value, buffer in zip(self._interface.outputs, self._outputs, strict=True):
+            shape = concrete(value.shape, sizes)
+            results[value.name] = buffer[: math.prod(shape)].reshape(shape).copy()
         return results
 
     # --- memory --------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ class Session:
     def _bytes_for(self, capacity: dict[str, int]) -> int:
         """Bytes of all buffers with room for these sizes."""
         _, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
-        values = (self._graph.values[name] for name in (*self._graph.inputs, *self._graph.outputs))
+        values = (*self._interface.inputs, *self._interface.outputs)
         return arena_bytes + sum(_buffer_bytes(value, capacity) for value in values)
 
     def _make_room(self, sizes: dict[str, int]) -> None:
@@ -193,12 +195,11 @@ class Session:
         raise InputError(f"the inputs say {sizes}: that needs {self._bytes_for(wanted):,} bytes, more than there is")
 
     def _reserve(self, capacity: dict[str, int]) -> None:
-        graph = self._graph
         places, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
         # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
-        arena = _aligned(arena_bytes)
-        inputs = [_buffer(graph.values[name], capacity) for name in graph.inputs]
-        outputs = [_buffer(graph.values[name], capacity) for name in graph.outputs]
+        arena = aligned_bytes(arena_bytes + PADDING)
+        inputs = [_buffer(value, capacity) for value in self._interface.inputs]
+        outputs = [_buffer(value, capacity) for value in self._interface.outputs]
         input_table = np.array([array.ctypes.data for array in inputs], dtype=np.uintp)
         output_table = np.array([array.ctypes.data for array in outputs], dtype=np.uintp)
         self._arena, self._inputs, self._outputs = arena, inputs, outputs
@@ -218,8 +219,8 @@ class Session:
 
     def _make_context(self, capacity: dict[str, int]) -> Array:
         """What the machine code needs to read Python's objects by itself."""
-        graph = self._graph
-        layout = native_call.Layout(len(graph.inputs), len(self._names))
+        values, maxima = self._interface.inputs, self._interface.maxima
+        layout = native_call.Layout(len(values), len(self._names))
         context = np.zeros(layout.words, np.uint64)
         context[layout.weights] = self._weights_address
         context[layout.arena] = self._arena_address
@@ -227,13 +228,13 @@ class Session:
         context[layout.array_type] = id(np.ndarray)
         addresses = native_call.function_addresses()
         context[layout.functions : layout.functions + len(addresses)] = addresses
-        for index, (name, buffer) in enumerate(zip(graph.inputs, self._inputs, strict=True)):
-            # Names live as long as the graph, and NumPy has one object for each of these dtypes.
-            context[layout.name(index)] = id(name)
+        for index, (value, buffer) in enumerate(zip(values, self._inputs, strict=True)):
+            # Names live as long as the interface, and NumPy has one object for each of these dtypes.
+            context[layout.name(index)] = id(value.name)
             context[layout.descriptor(index)] = id(buffer.dtype)
             context[layout.buffer(index)] = buffer.ctypes.data
         for index, name in enumerate(self._names):
-            context[layout.limits + index] = min(capacity[name], graph.maxima.get(name, capacity[name]))
+            context[layout.limits + index] = min(capacity[name], maxima.get(name, capacity[name]))
         return context
 
 
@@ -241,15 +242,9 @@ def _round_up(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
-    raw = np.zeros(size + _ALIGNMENT + _PADDING, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size + _PADDING]
-
-
 def _buffer(value: Value, sizes: Mapping[str, int]) -> Array:
     size = _buffer_bytes(value, sizes)
-    return _aligned(size)[:size].view(DTYPES[value.dtype])
+    return aligned_bytes(size + PADDING)[:size].view(DTYPES[value.dtype])
 
 
 def _buffer_bytes(value: Value, sizes: Mapping[str, int]) -> int:

@@ -127,7 +127,7 @@ class Compiled:
     def __init__(self, graph: Graph, target: Target | None = None) -> None:
         self.graph = graph
         self.image = compile_graph(graph, target)
-        self._session = Session(graph, MachineCode(graph, self.image))
+        self._session = Session(MachineCode(self.image))
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         sizes = bind_sizes([self.graph.values[name] for name in self.graph.inputs], feeds, self.graph.maxima)

@@ -20,7 +20,6 @@ from rerank_engine.format.encoder import encode_graph
 from rerank_engine.format.generated import model_generated as fbs
 from rerank_engine.format.layout import (
     HEADER_SIZE,
-    Header,
     Source,
     aligned,
     layout,
@@ -75,7 +74,7 @@ def sealed(section: bytes, weights: bytes = WEIGHTS, **changes: int) -> bytes:
     body = section + bytes(aligned(HEADER_SIZE + len(section)) - HEADER_SIZE - len(section)) + weights
     hashes = hashlib.sha256(section).digest(), hashlib.sha256(weights).digest()
     header = layout(len(section), len(weights), *hashes)
-    return pack_header(Header(**(vars(header) | changes))) + body
+    return pack_header(header._replace(**changes)) + body
 
 
 def reheadered(data: bytes, offset: int, layout_code: str, value: object) -> bytes:

@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rerank_engine.codegen import image as image_module
 from rerank_engine.codegen.image import ExecutableMemory, Image
 from rerank_engine.errors import CompileError, ModelFileError
 
-IMAGE = Image(bytes(range(256)) * 5, {"entry": 64, "weights": [["w", "plain", 0, 0]], "name": "Ω"})
+IMAGE = Image(bytes(range(256)) * 5, {"entries": {"main": 64}, "name": "Ω"}, memoryview(bytes(range(99, 256)) * 3))
+EMPTY = Image(b"", {}, memoryview(b""))
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -29,8 +31,17 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_empty_code_round_trip(tmp_path: Path) -> None:
-    Image(b"", {}).write(tmp_path / "a.rri")
-    assert Image.read(tmp_path / "a.rri") == Image(b"", {})
+    EMPTY.write(tmp_path / "a.rri")
+    assert Image.read(tmp_path / "a.rri") == EMPTY
+
+
+def test_data_lies_at_an_aligned_address(tmp_path: Path) -> None:
+    for size in range(0, 200, 7):
+        Image(bytes(size), {"name": "x" * size}, IMAGE.data).write(tmp_path / "a.rri")
+        read = Image.read(tmp_path / "a.rri")
+        assert np.frombuffer(read.data, np.uint8).ctypes.data % 64 == 0
+        assert read.data == IMAGE.data
+        assert read.data.readonly
 
 
 def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
@@ -45,7 +56,7 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
             Image.read(path)
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 40, 63, 64, 65, 500])
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 40, 63, 64, 71, 72, 73, 500, 1400])
 def test_every_cut_is_noticed(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.rri"
     IMAGE.write(path)
@@ -94,7 +105,7 @@ def test_a_failed_write_leaves_the_old_image(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        Image(b"other", {}).write(path)
+        EMPTY.write(path)
     monkeypatch.undo()
     assert Image.read(path) == IMAGE
     assert len(list(tmp_path.iterdir())) == 1

@@ -28,5 +28,5 @@ def test_cache_folder_of_each_platform(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(paths.sys, "platform", platform)
-    monkeypatch.setattr(Path, "home", classmethod(lambda cls: Path("/home/me")))
+    monkeypatch.setattr(paths.os.path, "expanduser", lambda text: text.replace("~", "/home/me"))
     assert paths.user_cache_dir() == Path(expected)

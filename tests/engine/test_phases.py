@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from rerank_engine import load
+from rerank_engine.arena import DynamicBuffer, Lifetime, place_dynamic, round_up
 from rerank_engine.errors import InputError
 from rerank_engine.graph import Dim, Graph, Node, Value, concrete, names_in
 from rerank_engine.model import Model
 from rerank_engine.plan import make_plan
 from rerank_engine.plan import plan as planning
-from rerank_engine.plan.arena import Lifetime, round_up
-from rerank_engine.plan.plan import MAX_BLOCK, MIN_BLOCK, DynamicBuffer, place_dynamic
+from rerank_engine.plan.plan import MAX_BLOCK, MIN_BLOCK
 
 Array = NDArray[Any]
 COUNTS = (1, 7, 127, 128, 129, 300, 2, 0, 257)

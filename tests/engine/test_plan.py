@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rerank_engine.arena import ALIGNMENT, PADDING, SIZES_OFFSET, Lifetime, place
 from rerank_engine.graph import concrete
 from rerank_engine.plan import make_plan
-from rerank_engine.plan.arena import ALIGNMENT, PADDING, Lifetime, place
-from rerank_engine.plan.plan import BLOCK_BYTES, MAX_BLOCK, MIN_BLOCK, SIZES_OFFSET
+from rerank_engine.plan.plan import BLOCK_BYTES, MAX_BLOCK, MIN_BLOCK
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

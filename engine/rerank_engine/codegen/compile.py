@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank_engine.arena import PADDING, aligned_bytes, round_up
 from rerank_engine.codegen.elf import FlatImage, flatten
 from rerank_engine.codegen.function import ENTRY, generate
 from rerank_engine.codegen.image import Image
 from rerank_engine.codegen.target import Target, host_target
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import Graph
-from rerank_engine.plan import make_plan
+from rerank_engine.interface import interface_of, offsets_of, to_plain
+from rerank_engine.packing import pack_all
+from rerank_engine.plan import Plan, make_plan
 
 _LLVM_LOCK = Lock()
 _OPTIMISATION_LEVEL = 2
@@ -66,13 +73,16 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
     plan = make_plan(graph)
     generated = generate(plan, target)
     flat = compile_assembly(generated.assembly, target, *generated.entries)
+    plain, arrays = to_plain(interface_of(graph))
+    data, interface_offset = _data(plan, arrays)
     meta: dict[str, Any] = {
         "entries": flat.entries,
         "arena_bytes": plan.fixed_bytes,
+        "interface": plain,
+        "interface_offset": interface_offset,
         "names": list(plan.names),
         "dynamic": [[buffer.name, str(buffer.size_bytes), buffer.first, buffer.last] for buffer in plan.dynamic],
         "weight_bytes": plan.weight_bytes,
-        "weights": [[item.name, item.packing, item.width, item.offset] for item in plan.weights.values()],
         "block": plan.block,
         "target": {"triple": target.triple, "cpu": target.cpu, "lanes": target.lanes},
         "reports": list(generated.reports),
@@ -81,4 +91,17 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
         ],
         "compile_ms": round((time.perf_counter() - started) * 1e3, 1),
     }
-    return Image(flat.code, meta)
+    return Image(flat.code, meta, data)
+
+
+def _data(plan: Plan, arrays: Sequence[NDArray[Any]]) -> tuple[memoryview, int]:
+    """Packed constants, some nothing that vectors may reach into, the interface's arrays; and where these start."""
+    start = round_up(plan.weight_bytes + PADDING)
+    offsets = offsets_of([array.nbytes for array in arrays])
+    data = aligned_bytes(start + offsets[-1])
+    items = ((item.name, item.packing, item.width, item.offset) for item in plan.weights.values())
+    pack_all(plan.graph.constants, items, data)
+    for array, offset in zip(arrays, offsets, strict=False):
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        data[start + offset : start + offset + flat.size] = flat
+    return data.data, start

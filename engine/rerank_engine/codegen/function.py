@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from rerank_engine.codegen.emitter import I32, I64, POINTER, Carried, Emitter, i64
+from rerank_engine.arena import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
+from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1, I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
 from rerank_engine.codegen.python_call import PYTHON_CALL, can_be_called_directly, emit_python_call
 from rerank_engine.codegen.target import Target
@@ -34,7 +35,6 @@ from rerank_engine.kernels import copy
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
-from rerank_engine.plan.plan import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
 from rerank_engine.plan.steps import Mode
 
 ENTRY = "rerank_entry"
@@ -161,8 +161,6 @@ def _lower_pointwise(lowering: Lowering, step: Step) -> None:
 
 
 def _literal(e: Emitter, dtype: str, width: int, number: float) -> ir.Constant:
-    from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1
-
     if dtype in ("float32", "float64"):
         return e.splat_constant(ELEMENT_TYPES[dtype], width, float(number))
     return e.splat_constant(I1 if dtype == "bool" else ELEMENT_TYPES[dtype], width, int(number))

@@ -1,7 +1,7 @@
-"""The stored form of machine code: written atomically, verified by hash, mapped executable. Needs no compiler.
+"""The stored form of machine code: written atomically, verified by hash, mapped. Needs no compiler and no model.
 
-File layout: 16 bytes of magic and version, lengths of meta and code (2 x uint64), SHA-256 of meta and code, then the
-meta as JSON, then the code.
+File layout: 16 bytes of magic and version, lengths of meta, code and data (3 x uint64), SHA-256 of all that follows,
+the meta as JSON, the code, zeros up to a multiple of 64 bytes, the data.
 """
 
 from __future__ import annotations
@@ -15,66 +15,74 @@ import platform
 import stat
 import struct
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rerank_engine.errors import CompileError, ModelFileError
-from rerank_engine.files import write_atomically
 
-MAGIC = b"\x89RERANK-IMAGE\r\n\x01"
-_HEADER = struct.Struct("<16sQQ32s")
-_MAX_BYTES = 1 << 30
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAGIC = b"\x89RERANK-IMAGE\r\n\x02"
+_HEADER = struct.Struct("<16sQQQ32s")
+_ALIGNMENT = 64
 
 
-@dataclass(frozen=True)
-class Image:
-    """Machine code and what its caller must know.
+class Image(NamedTuple):
+    """Machine code, the constants that it reads, and what its caller must know.
 
     Attributes
     ----------
     code
         Flat and position-independent; to be placed at a page boundary.
     meta
-        Entry offset, sizes, weight layout, target and steps, as written by the compiler.
+        Entry offsets, sizes, target, steps and interface, as written by the compiler.
+    data
+        Packed constants, 64-byte aligned; a view of the mapped file where the image was read.
     """
 
     code: bytes
     meta: dict[str, Any]
+    data: memoryview
 
     def write(self, path: Path) -> None:
         """Store the image: readable by its owner only, and never seen half written."""
         meta = json.dumps(self.meta, sort_keys=True).encode()
-        digest = hashlib.sha256(meta + self.code).digest()
+        gap = bytes(-(_HEADER.size + len(meta) + len(self.code)) % _ALIGNMENT)
+        digest = hashlib.sha256(meta + self.code + gap)
+        digest.update(self.data)
         path.parent.mkdir(parents=True, exist_ok=True)
-        header = _HEADER.pack(MAGIC, len(meta), len(self.code), digest)
-        write_atomically(path, [header, meta, self.code], private=True)
+        from rerank_engine.files import write_atomically
+
+        header = _HEADER.pack(MAGIC, len(meta), len(self.code), self.data.nbytes, digest.digest())
+        write_atomically(path, [header, meta, self.code, gap, self.data], private=True)
 
     @classmethod
-    def read(cls, path: Path) -> Image:
-        """Load a stored image.
+    def read(cls, path: str | os.PathLike[str]) -> Image:
+        """Map a stored image.
 
         Raises
         ------
         ModelFileError
             It is damaged, not an image, or belongs to another user.
         """
-        with path.open("rb") as file:
+        with open(path, "rb") as file:  # noqa: PTH123 -- pathlib is slow to import
             status = os.fstat(file.fileno())
             if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
                 raise ModelFileError(f"image {path} belongs to user {status.st_uid}, not to this one: not executed")
             if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ModelFileError(f"image {path} may be written by others: not executed; chmod 600 it")
-            raw = file.read(_MAX_BYTES)
-        if len(raw) < _HEADER.size:
-            raise ModelFileError(f"image {path} is truncated: {len(raw)} bytes")
-        magic, meta_size, code_size, digest = _HEADER.unpack_from(raw)
+            if status.st_size < _HEADER.size:
+                raise ModelFileError(f"image {path} is truncated: {status.st_size} bytes")
+            raw = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        magic, meta_size, code_size, data_size, digest = _HEADER.unpack_from(raw)
         if magic != MAGIC:
             raise ModelFileError(f"{path} is not an image of this version")
         body = raw[_HEADER.size :]
-        if len(body) != meta_size + code_size or hashlib.sha256(body).digest() != digest:
+        code_end = meta_size + code_size
+        start = code_end + -(_HEADER.size + code_end) % _ALIGNMENT
+        if len(body) != start + data_size or hashlib.sha256(body).digest() != digest:
             raise ModelFileError(f"image {path} is damaged: its hash does not match")
-        return cls(body[meta_size:], json.loads(body[:meta_size]))
+        return cls(bytes(body[meta_size:code_end]), json.loads(bytes(body[:meta_size])), body[start:])
 
 
 class ExecutableMemory:

@@ -9,14 +9,14 @@ from typing import Any
 from llvmlite import ir
 from numpy.typing import NDArray
 
+from rerank_engine.arena import BAD_VALUE_OFFSET, PADDING, SIZES_OFFSET, STATUS_OFFSET, round_up
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, I64, POINTER, Emitter, Index, i64
 from rerank_engine.dimensions import product
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import CANDIDATES, Dim, Graph, Node, Shape, Value, elements_per_candidate, is_per_candidate
 from rerank_engine.kernels.views import View
 from rerank_engine.packing import TREES, tree_bytes
-from rerank_engine.plan.arena import PADDING, round_up
-from rerank_engine.plan.plan import BAD_VALUE_OFFSET, SIZES_OFFSET, STATUS_OFFSET, Plan, WeightItem
+from rerank_engine.plan import Plan, WeightItem
 from rerank_engine.plan.steps import Mode
 
 

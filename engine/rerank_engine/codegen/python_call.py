@@ -19,14 +19,13 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from rerank_engine.arena import PADDING, SIZES_OFFSET
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, I32, I64, POINTER, Emitter, Index, i64
 from rerank_engine.codegen.target import Target
 from rerank_engine.graph import CANDIDATES, Dim
 from rerank_engine.kernels.copy import copy_row
 from rerank_engine.native_call import ARRAY_FIELDS, FUNCTIONS, HEADER_BYTES, NOT_TAKEN, REQUIRED_FLAGS, Layout
 from rerank_engine.plan import Plan
-from rerank_engine.plan.arena import PADDING
-from rerank_engine.plan.plan import SIZES_OFFSET
 
 PYTHON_CALL = "rerank_python_call"
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rerank_engine.errors import ModelFileError
@@ -69,8 +68,7 @@ class Source(NamedTuple):
         return ModelFileError(f"{self.name}: {place}: {problem}; {self.remedy}")
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The header's facts.
 
     Attributes
@@ -193,7 +191,7 @@ def parse_header(start: bytes, actual_size: int, source: Source) -> Header:
     *facts, reserved = _BODY.unpack_from(start, _PREFIX.size)
     if reserved != _RESERVED:
         raise source.damaged("header", "reserved bytes are not zero")
-    header = replace(Header(*facts), minor_version=minor)
+    header = Header._make([*facts, minor])
     _check_sections(header, actual_size, source)
     return header
 

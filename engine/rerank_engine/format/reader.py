@@ -10,23 +10,17 @@ in place, which :func:`~rerank_engine.format.write_model` never does.
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
-import stat
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
-from rerank_engine.errors import GraphError, ModelFileError
+from rerank_engine.errors import GraphError
 from rerank_engine.format.arrays import aligned_copy, view_arrays
+from rerank_engine.format.content import ModelSource, header_of, open_content
 from rerank_engine.format.decoder import DecodedGraph, decode_graph
-from rerank_engine.format.layout import MAX_HEADER_SIZE, Header, Source, parse_header
+from rerank_engine.format.layout import Header, Source
 from rerank_engine.format.sample import verify_sample
 from rerank_engine.graph import Graph, Sample
-
-ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
-"""A path, or the content of a model file."""
 
 
 def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
@@ -63,8 +57,8 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
     Traceback (most recent call last):
     rerank_engine.errors.ModelFileError: <bytes>: header: not a .rrm model file: it starts with b'PK...
     """
-    content = _open(source)
-    header = _header(content)
+    content = open_content(source)
+    header = header_of(content)
     buffer = content.buffer
     _check_content(buffer, header, content.source, verify_hash=verify_hash)
     # A copy: a map may change under its reader, and what was verified must be what is read.
@@ -80,59 +74,6 @@ def read_model(source: ModelSource, *, verify_hash: bool = True) -> Graph:
     except GraphError as error:
         raise content.source.damaged("section GRAPH", str(error)) from None
     return graph
-
-
-def content_hash(source: ModelSource) -> str:
-    """Return the content hash that a model file states: hex SHA-256, the identity of the model.
-
-    Only the header is read and checked; :func:`read_model` checks that the sections have its hashes.
-
-    Raises
-    ------
-    ModelFileError
-        No such file, not a model file, of another version, damaged header, or cut short.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from rerank_engine.format import model_bytes
-    >>> graph = Graph("one", outputs=["w"])
-    >>> _ = graph.add_constant("w", np.ones(3, np.float32))
-    >>> len(content_hash(model_bytes(graph)))
-    64
-    """
-    return _header(_open(source)).content_sha256.hex()
-
-
-class _Content(NamedTuple):
-    """Bytes to read, and what to call them."""
-
-    buffer: memoryview
-    source: Source
-    mapped: bool
-
-
-def _open(source: ModelSource) -> _Content:
-    if isinstance(source, bytes | bytearray | memoryview):
-        return _Content(memoryview(bytes(source)), Source("<bytes>"), mapped=False)
-    try:
-        path = Path(source)
-        # Before opening: a named pipe would wait for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModelFileError(f"{path}: not a regular file; give the path of a .rrm model file")
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return _Content(memoryview(b""), Source(str(path)), mapped=False)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return _Content(memoryview(mapped), Source(str(path)), mapped=True)
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelFileError(
-            f"{source!r}: cannot read a model file: {error}; give the path of a readable .rrm file"
-        ) from error
-
-
-def _header(content: _Content) -> Header:
-    return parse_header(bytes(content.buffer[:MAX_HEADER_SIZE]), len(content.buffer), content.source)
 
 
 def _check_content(buffer: memoryview, header: Header, source: Source, *, verify_hash: bool) -> None:

@@ -7,19 +7,13 @@ latter stand in the header, so that the code needs no other plan when a size cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rerank_engine.dimensions import names_in, product, resolve
+from rerank_engine.arena import SIZES_OFFSET, DynamicBuffer, Lifetime, place, round_up
+from rerank_engine.dimensions import names_in, product
 from rerank_engine.graph import DTYPES, Dim, Graph, Value, depends_on_candidates, elements_per_candidate
 from rerank_engine.ops import check_nodes, lookup
-from rerank_engine.plan.arena import ALIGNMENT, Lifetime, place, round_up
 from rerank_engine.plan.steps import Phase, Step, find_aliases, find_copied_outputs, group_phases, group_steps
-
-STATUS_OFFSET, BAD_VALUE_OFFSET, REUSE_OFFSET, SIZES_OFFSET = 0, 8, 16, 24
-"""Bytes into the arena's header: status (int64), the offending value (int64), whether what does not depend on the
-candidate still stands from the last call (int64), then the sizes of the named dimensions, the places of the values
-whose size is known only at run time, and the sizes in the last call (int64 each)."""
 
 BLOCK_BYTES = 256 * 1024
 """Wanted size of what one block of candidates needs: half of a small second-level cache."""
@@ -49,26 +43,6 @@ class WeightItem:
     packing: str
     width: int
     offset: int
-
-
-@dataclass(frozen=True)
-class DynamicBuffer:
-    """A buffer whose size is known only when the model runs.
-
-    Attributes
-    ----------
-    name
-        Of the value.
-    size_bytes
-        Over the named dimensions.
-    first, last
-        As in :class:`~rerank_engine.plan.arena.Lifetime`.
-    """
-
-    name: str
-    size_bytes: int | Dim
-    first: int
-    last: int
 
 
 @dataclass
@@ -191,45 +165,6 @@ def make_plan(graph: Graph) -> Plan:
         fixed_bytes=round_up(end),
         block=block,
         copied_outputs=tuple(find_copied_outputs(graph, aliases)),
-    )
-
-
-def place_dynamic(
-    buffers: Iterable[DynamicBuffer], fixed_bytes: int, capacity: dict[str, int]
-) -> tuple[list[int], int]:
-    """Place what has no fixed size, with room for ``capacity``, behind the fixed part.
-
-    Returns
-    -------
-    tuple
-        Offset of each buffer, in order, and the size of the whole arena in bytes.
-
-    Examples
-    --------
-    >>> place_dynamic([DynamicBuffer("x", Dim("N", 4), 0, 1)], 128, {"N": 10})
-    ([128], 256)
-    """
-    ordered = list(buffers)
-    lifetimes = [
-        Lifetime(str(index), largest_size(buffer.size_bytes, capacity), buffer.first, buffer.last)
-        for index, buffer in enumerate(ordered)
-    ]
-    offsets, end = place(lifetimes, fixed_bytes)
-    return [offsets[str(index)] for index in range(len(ordered))], -(-end // ALIGNMENT) * ALIGNMENT
-
-
-def largest_size(size: int | Dim, capacity: Mapping[str, int]) -> int:
-    """Largest value of a size up to the capacity: terms that are taken away count as zero.
-
-    >>> largest_size(Dim("T") - Dim("N"), {"N": 128, "T": 128})
-    128
-    """
-    if isinstance(size, int):
-        return size
-    return sum(
-        resolve(product([coefficient, *(Dim(name) for name in names)]), capacity)
-        for names, coefficient in size.terms
-        if coefficient > 0
     )
 
 
