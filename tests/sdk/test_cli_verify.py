@@ -150,3 +150,18 @@ def test_what_cannot_be_verified_at_all_is_one_line(source: Path, tmp_path: Path
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith("error: ")
         assert result.stderr.count("\n") == 1
+
+
+def test_what_a_framework_says_is_not_part_of_the_report(tmp_path: Path) -> None:
+    import lightgbm
+
+    random = np.random.default_rng(0)
+    features = random.normal(size=(200, 3))
+    data = lightgbm.Dataset(features, features[:, 0] > 0)
+    booster = lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, data, 3)
+    path = tmp_path / "old.txt"
+    # A parameter of an older version, of which LightGBM warns.
+    path.write_text(booster.model_to_string().replace("[max_bin:", "[max_conflict_rate: 0]\n[max_bin:"))
+    result = rerank(path, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["passed"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -47,14 +49,21 @@ def open_lightgbm(source: Any) -> tuple[SourceRunner, ...]:
     if isinstance(source, str | Path):
         if Path(source).read_bytes().lstrip()[:1] == b"{":
             raise ConversionError("LightGBM itself does not read a JSON dump: verify the text model or the booster")
-        booster = lightgbm.Booster(model_file=str(source))
+        with _quiet():
+            booster = lightgbm.Booster(model_file=str(source))
     else:
         booster = getattr(source, "booster_", source)
 
     def predict(features: Array) -> Any:
-        return booster.predict(features, num_threads=1) if len(features) else _empty(booster.predict, features)
+        with _quiet():
+            return booster.predict(features, num_threads=1) if len(features) else _empty(booster.predict, features)
 
     return (TableRunner(f"lightgbm {version('lightgbm')}", predict, "score"),)
+
+
+def _quiet() -> contextlib.redirect_stdout[Any]:
+    """What LightGBM has to say goes to the standard error output: the other one belongs to the report."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def open_xgboost(source: Any) -> tuple[SourceRunner, ...]:

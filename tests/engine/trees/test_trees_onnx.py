@@ -413,6 +413,9 @@ def test_features_are_taken_by_constant_indices(run: Any) -> None:
         (newest(nodes_falsenodeids=[9, 2]), "outside the lists"),
         (newest(aggregate_function=7), "aggregate_function"),
         (newest(leaf_targetids=[0]), "wrong length"),
+        (newest(nodes_modes=numpy_helper.from_array(np.array([np.nan, 6], np.float32))), "nodes_modes holds float32"),
+        (newest(nodes_splits=numpy_helper.from_array(np.array([1, 2]))), "nodes_splits holds int64"),
+        (newest(leaf_weights=numpy_helper.from_array(np.array([1, 2, 3]))), "leaf_weights holds int64"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(node: onnx.NodeProto, message: str) -> None:

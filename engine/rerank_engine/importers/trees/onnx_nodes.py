@@ -128,13 +128,16 @@ def new_node_lists(found: Mapping[str, Any]) -> NodeLists:
         The lists do not fit each other, or trees share nodes.
     """
 
-    def tensor(name: str) -> Array:
+    def tensor(name: str, kinds: str) -> Array:
         if found[name] is None:
             raise ConversionError(f"attribute {name} is missing")
-        return array_of(found[name]).reshape(-1)
+        array = array_of(found[name]).reshape(-1)
+        if array.dtype.kind not in kinds:
+            raise ConversionError(f"attribute {name} holds {array.dtype}")
+        return array
 
-    splits, weights = tensor("nodes_splits").astype(np.float64), tensor("leaf_weights").astype(np.float64)
-    mode, feature = tensor("nodes_modes").astype(np.int64), _integers(found, "nodes_featureids")
+    splits, weights = (tensor(name, "f").astype(np.float64) for name in ("nodes_splits", "leaf_weights"))
+    mode, feature = tensor("nodes_modes", "ui").astype(np.int64), _integers(found, "nodes_featureids")
     true, false = _integers(found, "nodes_truenodeids"), _integers(found, "nodes_falsenodeids")
     true_leaf, false_leaf = (_integers(found, f"nodes_{side}leafs") for side in ("true", "false"))
     missing = _integers(found, "nodes_missing_value_tracks_true")
