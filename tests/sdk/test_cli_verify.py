@@ -158,7 +158,7 @@ def test_what_a_framework_says_is_not_part_of_the_report(tmp_path: Path) -> None
     random = np.random.default_rng(0)
     features = random.normal(size=(200, 3))
     data = lightgbm.Dataset(features, features[:, 0] > 0)
-    booster = lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, data, 3)
+    booster = lightgbm.train({"objective": "binary", "num_threads": 1}, data, 3)
     path = tmp_path / "old.txt"
     # A parameter of an older version, of which LightGBM warns.
     path.write_text(booster.model_to_string().replace("[max_bin:", "[max_conflict_rate: 0]\n[max_bin:"))
