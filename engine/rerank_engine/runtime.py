@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rerank_engine.graph import Graph
     from rerank_engine.model import Model
 
-ENGINE_VERSION = "8"
+ENGINE_VERSION = "9"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")

@@ -16,7 +16,7 @@ from functools import partial
 from llvmlite import ir
 
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, ELEMENT_TYPES, I64, POINTER, Emitter, Index, i64
-from rerank_engine.kernels.accumulate import Accumulator, accumulate_row
+from rerank_engine.kernels.accumulate import Accumulator
 from rerank_engine.kernels.lines import each_vector
 from rerank_engine.kernels.math.exponential import bounded_power_of_two
 from rerank_engine.kernels.math.formats import is_unordered
@@ -24,6 +24,12 @@ from rerank_engine.kernels.views import View, load_elements
 
 ROWS = 12
 """Most query rows of a tile."""
+
+_ROWS_AT_ONCE = 4
+"""Rows whose softmax is computed side by side."""
+
+_BLOCK_VECTORS = 32
+"""Vectors of a row between two additions to its sum."""
 
 _VECTORS = 2
 """Vectors of a row that are computed side by side."""
@@ -267,13 +273,19 @@ def _rows_function(
     length = length if isinstance(length, int) else count
     pitch = e.mul(e.add(length, SLACK), ELEMENT_BYTES[dtype])
 
-    def one(row: ir.Value) -> None:
-        own = View.contiguous(e, e.at(scores, e.mul(row, pitch)), dtype, (length,))
-        starts = [e.at(beside[2 * at], e.mul(row, beside[2 * at + 1])) for at in range(len(masks))]
-        factor = _weigh_row(e, scoring, own, [mask.loader(e, start) for mask, start in zip(masks, starts, strict=True)])
-        e.store(factor, e.at(factors, e.mul(row, ELEMENT_BYTES[dtype])))
+    def group(row: ir.Value, _: list[ir.Value], count: int) -> None:
+        numbers = [e.add(row, at) for at in range(count)]
+        own = [View.contiguous(e, e.at(scores, e.mul(number, pitch)), dtype, (length,)) for number in numbers]
+        loads = [
+            [mask.loader(e, e.at(beside[2 * at], e.mul(number, beside[2 * at + 1]))) for at, mask in enumerate(masks)]
+            for number in numbers
+        ]
+        for number, factor in zip(numbers, _weigh_rows(e, scoring, own, loads), strict=True):
+            e.store(factor, e.at(factors, e.mul(number, ELEMENT_BYTES[dtype])))
 
-    e.each(rows, one)
+    done: Index = 0
+    for count in (_ROWS_AT_ONCE, 1):
+        done, _ = e.loop(done, rows, count, partial(group, count=count))
     e.b.ret_void()
     return function
 
@@ -305,56 +317,80 @@ class _Mask:
         return load
 
 
-def _weigh_row(e: Emitter, scoring: Scoring, row: View, masks: list[Load]) -> ir.Value:
-    """One row of scores becomes weights in place; returns what they are to be multiplied by to have the sum 1."""
+def _weigh_rows(e: Emitter, scoring: Scoring, rows: list[View], masks: list[list[Load]]) -> list[ir.Value]:
+    """Rows of scores become weights in place, side by side, so that no row waits for its own sum.
+
+    Returns what the weights of each row are to be multiplied by to have the sum 1.
+    """
     b = e.b
-    (length,), dtype = row.sizes, row.dtype
+    (length,), dtype = rows[0].sizes, rows[0].dtype
+    element = ELEMENT_TYPES[dtype]
+    # Behind a row lies a vector that weighs nothing, so that no element is left over for a loop of its own.
+    whole = -(-length // e.lanes) * e.lanes if isinstance(length, int) else _round_up(e, length)
     # The largest score stays the largest when all are multiplied by a positive number, which is then left for later.
-    is_stored = bool(masks) or scoring.scale <= 0
+    is_stored = bool(masks[0]) or scoring.scale <= 0
     rate = (1.0 if is_stored else scoring.scale) / math.log(2)
 
-    def scored(position: ir.Value, width: int) -> list[ir.Value]:
-        value = row.load([position], width)
-        if not is_stored:
-            return [value]
-        value = b.fmul(value, e.like(value, scoring.scale)) if scoring.scale != 1.0 else value
-        if scoring.has_mask:
-            value = b.fadd(value, masks[0](position, width))
-        if scoring.condition:
-            chosen = (value, e.like(value, scoring.fill))
-            value = b.select(masks[-1](position, width), *(chosen if scoring.condition == "keep" else chosen[::-1]))
-        row.store(value, [position])
-        return [value]
+    def prepare(position: ir.Value, _: list[ir.Value]) -> None:
+        for row, own in zip(rows, masks, strict=True):
+            value = row.load([position], e.lanes)
+            value = b.fmul(value, e.like(value, scoring.scale)) if scoring.scale != 1.0 else value
+            if scoring.has_mask:
+                value = b.fadd(value, own[0](position, e.lanes))
+            if scoring.condition:
+                chosen = (value, e.like(value, scoring.fill))
+                value = b.select(own[-1](position, e.lanes), *(chosen if scoring.condition == "keep" else chosen[::-1]))
+            row.store(value, [position])
 
-    # Behind the row lies a vector that weighs nothing, so that no element is left over for a loop of its own.
-    whole: Index = -(-length // e.lanes) * e.lanes if isinstance(length, int) else _round_up(e, length)
-    nothing = e.splat_constant(ELEMENT_TYPES[dtype], e.lanes, -math.inf)
+    if is_stored:
+        e.loop(0, whole, e.lanes, prepare)
+    for row in rows:
+        row.store(e.splat_constant(element, e.lanes, -math.inf), [length])
 
     # A score that is NaN makes the sum NaN, so the largest need not tell.
-    sums, peak = Accumulator("sum", dtype), Accumulator("peak", dtype)
-    if not is_stored:
-        row.store(nothing, [length])
-    (largest,) = accumulate_row(e, [peak], length if is_stored else whole, scored)
-    if is_stored:
-        row.store(nothing, [length])
+    peak = Accumulator("peak", dtype)
 
-    def grown(position: ir.Value, width: int) -> list[ir.Value]:
-        below = b.fsub(row.load([position], width), e.splat(largest, width))
-        value = bounded_power_of_two(e, b.fmul(below, e.like(below, rate)))
-        row.store(value, [position])
-        return [value]
+    def higher(position: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        return [peak.combine(e, known, row.load([position], e.lanes)) for row, known in zip(rows, carried, strict=True)]
 
-    (total,) = accumulate_row(e, [sums], whole, grown)
+    _, highest = e.loop(0, whole, e.lanes, higher, [peak.start(e, element, e.lanes)] * len(rows))
+    largest = [e.splat(peak.across(e, value), e.lanes) for value in highest]
+
+    def grow(position: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        totals = []
+        for row, top, total in zip(rows, largest, carried, strict=True):
+            below = b.fsub(row.load([position], e.lanes), top)
+            value = bounded_power_of_two(e, b.fmul(below, e.like(below, rate)))
+            row.store(value, [position])
+            totals.append(b.fadd(total, value))
+        return totals
+
+    def block(start: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        """Sums of sums: rounding does not grow with the length of the row."""
+        end = b.add(start, i64(_BLOCK_VECTORS * e.lanes))
+        stop = b.select(b.icmp_signed("<", end, e.value(whole)), end, e.value(whole))
+        _, parts = e.loop(start, stop, e.lanes, grow, nothing)
+        return [b.fadd(total, part) for total, part in zip(totals, parts, strict=True)]
+
+    nothing = [e.splat_constant(element, e.lanes, 0.0)] * len(rows)
+    blocks = e.add(whole, (_BLOCK_VECTORS - 1) * e.lanes)
+    _, sums = e.loop(0, blocks, _BLOCK_VECTORS * e.lanes, block, nothing)
+    return [_factor(e, scoring, row, e.sum_lanes(total)) for row, total in zip(rows, sums, strict=True)]
+
+
+def _factor(e: Emitter, scoring: Scoring, row: View, total: ir.Value) -> ir.Value:
+    """What brings the sum of a row to 1."""
+    b = e.b
     # The largest score weighs 1, so the sum is 0 only over no scores at all.
     is_empty = b.fcmp_ordered("==", total, e.like(total, 0.0))
-    factor = sums.result(e, b.select(is_empty, total, b.fdiv(e.like(total, 1.0), total)))
+    factor = b.select(is_empty, total, b.fdiv(e.like(total, 1.0), total))
     if not scoring.nan_to_zero:
         return factor
     is_nan = is_unordered(e, factor)
 
     def clear(position: ir.Value, width: int) -> None:
-        row.store(e.splat_constant(ELEMENT_TYPES[dtype], width, 0.0), [position])
+        row.store(e.splat_constant(ELEMENT_TYPES[row.dtype], width, 0.0), [position])
 
     with b.if_then(is_nan, likely=False):
-        each_vector(e, length, clear)
+        each_vector(e, row.sizes[0], clear)
     return b.select(is_nan, e.like(factor, 0.0), factor)

@@ -80,10 +80,10 @@ def panel_width(columns: int, lanes: int, registers: int) -> int:
 def cut_depth(inner: int) -> list[int]:
     """Lengths of the parts of a depth; only the last one differs from the others.
 
-    >>> cut_depth(20), cut_depth(35), cut_depth(66)
-    ([20], [17, 18], [16, 16, 16, 18])
+    >>> cut_depth(20), cut_depth(35), cut_depth(258)
+    ([20], [17, 18], [64, 64, 64, 66])
     """
-    count = 1 if inner < 2 * _SHORTEST_PART else 2 if inner < 4 * _SHORTEST_PART else 4
+    count = 1 if inner < 2 * _SHORTEST_PART else 2 if inner < 16 * _SHORTEST_PART else 4
     length = inner // count
     return [length] * (count - 1) + [inner - length * (count - 1)]
 
