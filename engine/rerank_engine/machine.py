@@ -57,3 +57,35 @@ def _linux_processor(path: str | os.PathLike[str]) -> str:
     except OSError:
         return platform.processor()
     return repr(sorted(found.items()))
+
+
+@functools.cache
+def processor_features() -> frozenset[str]:
+    """What the processor can do, by the names that Linux gives; as far as the system tells without a compiler.
+
+    Examples
+    --------
+    >>> "no such feature" in processor_features()
+    False
+    """
+    if sys.platform == "win32":
+        return _windows_features()
+    words = _processor().lower().replace("'", " ").replace(",", " ").replace(":", " ").split()
+    # macOS writes AVX1.0, BMI1 and SSE4.1; Linux avx, bmi1 and sse4_1.
+    return frozenset({"avx" if word == "avx1.0" else word.replace("sse4.", "sse4_") for word in words})
+
+
+def _windows_features() -> frozenset[str]:
+    """Windows tells of few features; each level of AVX came with all that belongs to it."""
+    import ctypes
+
+    is_present = ctypes.WinDLL("kernel32").IsProcessorFeaturePresent  # type: ignore[attr-defined]
+    found: set[str] = set()
+    for number, names in (
+        (38, {"popcnt", "sse4_1", "sse4_2", "ssse3"}),  # PF_SSE4_2_INSTRUCTIONS_AVAILABLE
+        (40, {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}),  # PF_AVX2_INSTRUCTIONS_AVAILABLE
+        (41, {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),  # PF_AVX512F_INSTRUCTIONS_AVAILABLE
+    ):
+        if is_present(number):
+            found |= names
+    return frozenset(found)

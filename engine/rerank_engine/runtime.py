@@ -81,6 +81,7 @@ def load(
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
     if isinstance(model, str | os.PathLike):
         path, identity = model, content_hash(model)
+        text = os.fspath(model)
 
         def read() -> Graph:
             from rerank_engine.format.reader import read_model
@@ -93,12 +94,13 @@ def load(
         if not isinstance(model, Model):
             raise InputError(f"model: expected the path of a model file or a Model, got {type(model).__name__}")
         graph, identity = model.graph, model.content_hash
+        text = ""
 
         def read() -> Graph:
             return graph
 
     directory = os.fspath(cache_dir) if cache_dir is not None else os.path.join(user_cache_text(), "images")  # noqa: PTH118
-    return Engine(read, identity, directory)
+    return Engine(read, identity, directory, text)
 
 
 class Engine:
@@ -116,7 +118,7 @@ class Engine:
         SHA-256 of the model, in hex.
     """
 
-    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str) -> None:
+    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str, path: str = "") -> None:
         self._read = read
         self.model_hash = model_hash
         key = image_key(model_hash)
@@ -125,7 +127,11 @@ class Engine:
         self._code: MachineCode | None = None
         self._graph: Graph | None = None
         try:
-            image, self.backend_reason = _find_image(read, key, self._image_path)
+            image, self.backend_reason = (
+                _stored_image(key, self._image_path)
+                or _ready_image(model_hash, path)
+                or _new_image(read, key, self._image_path)
+            )
             self._code = MachineCode(image)
             self._interface = self._code.interface
             self.backend = "cpu"
@@ -276,18 +282,37 @@ def image_key(model_hash: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _find_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, str]:
-    """Read the stored image, or compile and store one."""
+def _stored_image(key: str, path: str) -> tuple[Image, str] | None:
+    """What was compiled on this machine before, if it is sound."""
     try:
         image = Image.read(path)
-        if image.meta.get("key") != key:
-            raise ModelFileError(f"image {path} was made for another model or machine")
-        return image, "stored machine code"
-    except FileNotFoundError:
-        why = "compiled for this machine"
-    except (ModelFileError, OSError, ValueError) as error:
-        why = f"compiled again: {error}"
+    except (ModelFileError, OSError, ValueError):
+        return None
+    return (image, "stored machine code") if image.meta.get("key") == key else None
+
+
+def _ready_image(model_hash: str, path: str) -> tuple[Image, str] | None:
+    """The best machine code beside the model file that fits model, engine and processor."""
+    if not path:
+        return None
+    from rerank_engine.ready import ready_path, runnable_targets
+
+    for target in runnable_targets():
+        beside = ready_path(path, target)
+        try:
+            image = Image.read(beside)
+        except (ModelFileError, OSError, ValueError):
+            continue
+        if image.meta.get("ready") == [model_hash, ENGINE_VERSION, target]:
+            return image, f"ready machine code: {beside}"
+    return None
+
+
+def _new_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, str]:
+    """Compile an image and store it."""
     from pathlib import Path
+
+    why = _why_none(key, path)
 
     from rerank_engine.codegen.compile import compile_graph
 
@@ -298,6 +323,18 @@ def _find_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, 
     except OSError as error:
         why += f"; not stored: {error}"
     return image, why
+
+
+def _why_none(key: str, path: str) -> str:
+    """Why there is no stored machine code."""
+    try:
+        if Image.read(path).meta.get("key") != key:
+            return f"compiled again: image {path} was made for another model or machine"
+    except FileNotFoundError:
+        pass
+    except (ModelFileError, OSError, ValueError) as error:
+        return f"compiled again: {error}"
+    return "compiled for this machine"
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

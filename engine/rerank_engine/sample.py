@@ -77,7 +77,7 @@ def make_sample(graph: Graph, seed: int = 0) -> Sample | None:
         except InputError:
             continue
         rounded = evaluate(graph, inputs)
-        if not _are_stable(graph, inputs, exact, rounded):
+        if not are_stable(graph, inputs, exact, rounded):
             return None
         with np.errstate(all="ignore"):  # What is beyond float32 becomes infinite there, as in the model itself.
             outputs = {name: exact[name].astype(DTYPES[graph.values[name].dtype]) for name in graph.outputs}
@@ -85,7 +85,7 @@ def make_sample(graph: Graph, seed: int = 0) -> Sample | None:
     return None
 
 
-def _are_stable(
+def are_stable(
     graph: Graph,
     inputs: Mapping[str, NDArray[Any]],
     exact: Mapping[str, NDArray[Any]],

@@ -85,14 +85,14 @@ class GraphBuilder:
         self.graph.verify()
         return self.graph
 
-    def feeds(self, candidates: int, seed: int = 0) -> dict[str, Array]:
-        """Make an array for every input, of the domain that it was declared with."""
+    def feeds(self, candidates: int, seed: int = 0, **sizes: int) -> dict[str, Array]:
+        """Make an array for every input, of the domain that it was declared with; ``sizes`` of further dimensions."""
         random = np.random.default_rng(seed)
         return {
             name: _draw(
                 random,
                 self.graph.values[name].dtype,
-                concrete(self.graph.values[name].shape, {"N": candidates}),
+                concrete(self.graph.values[name].shape, {"N": candidates, **sizes}),
                 self.domains[name],
             )
             for name in self.graph.inputs

@@ -25,7 +25,7 @@ from rerank_engine.kernels import math as kernels
 Array = NDArray[Any]
 
 DTYPES = ("float32", "float64")
-TARGETS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "generic-aarch64", "cortex-a76", "apple-m1")
+TARGETS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64", "cortex-a76", "apple-m1")
 BINARY = ("power", "float_remainder", "float_modulo")
 FUNCTIONS = tuple(name for name in kernels.__all__ if name != "zero")
 EXTENDED_IS_DOUBLE = np.finfo(np.longdouble).eps > 1e-18
@@ -176,7 +176,7 @@ class Kernels:
 
 @cache
 def _compiled(dtype: str, cpu: str) -> Kernels:
-    baseline = "x86-64" if host_architecture() == "x86_64" else "generic-aarch64"
+    baseline = "x86-64" if host_architecture() == "x86_64" else "aarch64"
     return Kernels(dtype, host_target() if cpu == "host" else named_target(baseline))
 
 

@@ -322,9 +322,11 @@ def test_other_numbers_of_machine_code_are_a_failure(folder: Path, monkeypatch: 
     each = _first(source.XGBOOST_UBJ)
     assert outcome.examine(each, each.files, folder, compiled=True).kind == outcome.CONVERTED_COMPILED
     evaluate = outcome.evaluate
-    monkeypatch.setattr(
-        outcome, "evaluate", lambda *given: {name: array + 1 for name, array in evaluate(*given).items()}
-    )
+
+    def wrong(*given: Any, **options: Any) -> dict[str, Any]:
+        return {name: array + 1 for name, array in evaluate(*given, **options).items()}
+
+    monkeypatch.setattr(outcome, "evaluate", wrong)
     assert outcome.examine(each, each.files, folder, compiled=True).kind == outcome.DISAGREES
 
 

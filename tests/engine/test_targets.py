@@ -19,14 +19,14 @@ X86_LEVELS = {
     "x86-64-v3": {"avx2", "fma", "bmi2", "f16c"},
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
 }
-ARM = ("generic-aarch64", "cortex-a76", "apple-m1")
+ARM = ("aarch64", "cortex-a76", "apple-m1")
 NAMES = (*X86_LEVELS, *ARM)
 
 
 def runs_here(cpu: str) -> bool:
     if host_architecture() != named_target(cpu).architecture:
         return False
-    if cpu == "generic-aarch64":
+    if cpu == "aarch64":
         return True
     features = {name for name, on in llvm.get_host_cpu_features().items() if on}
     return cpu in X86_LEVELS and X86_LEVELS[cpu] <= features
@@ -78,11 +78,11 @@ def test_levels_differ_in_lanes_and_registers() -> None:
         "x86-64-v2": (4, 16),
         "x86-64-v3": (8, 16),
         "x86-64-v4": (16, 32),
-        "generic-aarch64": (4, 32),
+        "aarch64": (4, 32),
         "cortex-a76": (4, 32),
         "apple-m1": (4, 32),
     }
-    assert named_target("generic-aarch64").cpu == "generic"
+    assert named_target("aarch64").cpu == "generic"
 
 
 def test_a_host_without_avx512_gets_narrower_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +105,18 @@ def test_a_host_without_avx512_gets_narrower_code(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_calling_convention_follows_the_system(monkeypatch: pytest.MonkeyPatch, tools: Any) -> None:
-    assert named_target("x86-64-v3").calling_convention == ("win64cc" if platform.system() == "Windows" else "")
-    monkeypatch.setattr("sys.platform", "win32")
-    assert named_target("x86-64-v3").calling_convention == "win64cc"
+    assert host_target().calling_convention == ("win64cc" if platform.system() == "Windows" else "")
+    assert named_target("x86-64-v3").calling_convention == ""
+    assert named_target("x86-64-v3-windows").calling_convention == "win64cc"
     assert named_target("cortex-a76").calling_convention == ""
+    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
+    monkeypatch.setattr("sys.platform", "win32")
+    assert host_target().calling_convention == "win64cc"
     b = tools.GraphBuilder()
     graph = b.output(b.node("Tanh", b.input("float32", "N", 17))).finish()
-    assert compile_graph(graph, named_target("x86-64-v3")).code != b""
+    assert compile_graph(graph, named_target("x86-64-v3-windows")).code != b""
+    with pytest.raises(CompileError, match="target 'aarch64-windows' is not known"):
+        named_target("aarch64-windows")
 
 
 def test_unknown_processors_are_refused(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:

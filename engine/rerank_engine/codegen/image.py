@@ -44,8 +44,8 @@ class Image(NamedTuple):
     meta: dict[str, Any]
     data: memoryview
 
-    def write(self, path: Path) -> None:
-        """Store the image: readable by its owner only, and never seen half written."""
+    def write(self, path: Path, *, private: bool = True) -> None:
+        """Store the image, never seen half written; by default readable by its owner only."""
         meta = json.dumps(self.meta, sort_keys=True).encode()
         gap = bytes(-(_HEADER.size + len(meta) + len(self.code)) % _ALIGNMENT)
         digest = hashlib.sha256(meta + self.code + gap)
@@ -54,7 +54,7 @@ class Image(NamedTuple):
         from rerank_engine.files import write_atomically
 
         header = _HEADER.pack(MAGIC, len(meta), len(self.code), self.data.nbytes, digest.digest())
-        write_atomically(path, [header, meta, self.code, gap, self.data], private=True)
+        write_atomically(path, [header, meta, self.code, gap, self.data], private=private)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Image:

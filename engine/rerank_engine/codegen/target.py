@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from rerank_engine.errors import CompileError
+from rerank_engine.ready import WINDOWS
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -68,7 +69,13 @@ def host_target() -> Target:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    return _target(host_architecture(), llvm.get_host_cpu_name(), features.flatten(), set_features=_enabled(features))
+    return _target(
+        host_architecture(),
+        llvm.get_host_cpu_name(),
+        features.flatten(),
+        set_features=_enabled(features),
+        is_windows=sys.platform == "win32",
+    )
 
 
 def named_target(cpu: str) -> Target:
@@ -77,7 +84,8 @@ def named_target(cpu: str) -> Target:
     Parameters
     ----------
     cpu
-        For example ``x86-64-v2``, ``x86-64-v3``, ``x86-64-v4`` or ``cortex-a76``.
+        For example ``x86-64-v2``, ``x86-64-v3``, ``x86-64-v4``, ``aarch64`` or ``cortex-a76``. The x86 ones follow the
+        calling convention of Linux and macOS; with ``-windows`` at the end, that of Windows.
 
     Raises
     ------
@@ -89,31 +97,36 @@ def named_target(cpu: str) -> Target:
         "x86-64-v2": ("x86_64", set()),
         "x86-64-v3": ("x86_64", {"avx2"}),
         "x86-64-v4": ("x86_64", {"avx2", "avx512f"}),
-        "generic-aarch64": ("aarch64", set()),
+        "aarch64": ("aarch64", set()),
         "cortex-a76": ("aarch64", set()),
         "apple-m1": ("aarch64", set()),
     }
-    if cpu not in levels:
-        raise CompileError(f"target {cpu!r} is not known; known: {', '.join(levels)}")
-    architecture, enabled = levels[cpu]
-    return _target(architecture, cpu.removesuffix("-aarch64"), "", set_features=enabled)
+    name = cpu.removesuffix(WINDOWS)
+    if name not in levels or (name != cpu and levels[name][0] != "x86_64"):
+        known = [
+            *levels,
+            *(f"{name}{WINDOWS}" for name, (architecture, _) in levels.items() if architecture == "x86_64"),
+        ]
+        raise CompileError(f"target {cpu!r} is not known; known: {', '.join(known)}")
+    architecture, enabled = levels[name]
+    processor = "generic" if name == "aarch64" else name
+    return _target(architecture, processor, "", set_features=enabled, is_windows=name != cpu)
 
 
 def _enabled(features: dict[str, bool]) -> set[str]:
     return {name for name, on in features.items() if on}
 
 
-def _target(architecture: str, cpu: str, features: str, *, set_features: set[str]) -> Target:
+def _target(architecture: str, cpu: str, features: str, *, set_features: set[str], is_windows: bool) -> Target:
     if architecture == "x86_64":
         lanes, registers = (16, 32) if "avx512f" in set_features else (8, 16) if "avx2" in set_features else (4, 16)
     else:
         lanes, registers = 4, 32
-    windows = sys.platform == "win32" and architecture == "x86_64"
     return Target(
         triple=f"{architecture}-unknown-linux-gnu",
         cpu=cpu,
         features=features,
         lanes=lanes,
         registers=registers,
-        calling_convention="win64cc" if windows else "",
+        calling_convention="win64cc" if is_windows and architecture == "x86_64" else "",
     )

@@ -32,6 +32,7 @@ from rerank_engine.graph import Graph
 from rerank_engine.model import Model
 from rerank_engine.ops.registry import check_nodes
 from rerank_engine.reference import evaluate
+from rerank_engine.sample import are_stable
 
 from .mutate import mutate
 from .source import SHARES, Files, Source
@@ -159,7 +160,8 @@ def _used(model: Model, directory: Path, compiled: bool) -> Outcome:
     ended = compared(graph, inputs, outputs)
     if ended.kind == COMPILED:
         return Outcome(CONVERTED_COMPILED)
-    if not _is_ordinary(graph, inputs):
+    exact = evaluate(graph, inputs, precise=True)
+    if not _is_ordinary(graph, inputs) or not are_stable(graph, inputs, exact, outputs):
         return Outcome(CONVERTED)
     return Outcome(ended.kind if ended.kind == DISAGREES else UNSOUND, f"as machine code: {ended.detail}")
 

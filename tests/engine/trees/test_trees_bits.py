@@ -98,7 +98,7 @@ def test_aggregates_and_outputs(tools: Any, rows: Callable[..., Array], aggregat
     assert_same_bits(tools, graph, rows, 7)
 
 
-@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "generic-aarch64"])
+@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "aarch64"])
 def test_narrower_vectors(tools: Any, rows: Callable[..., Array], cpu: str) -> None:
     graph = ensemble_graph(forest([31, 12, 40]))
     target = named_target(cpu)

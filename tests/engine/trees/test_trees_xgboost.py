@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +288,33 @@ def test_a_circle_is_refused(document: dict[str, Any]) -> None:
 def test_what_is_no_model_is_refused(source: Any, message: str) -> None:
     with pytest.raises(ConversionError, match=message):
         import_xgboost(source)
+
+
+@pytest.mark.parametrize("kind", ["gbtree", "dart", "gblinear", "vectors"])
+def test_numbers_beyond_float32_are_infinite_quietly_or_refused(kind: str) -> None:
+    """Every list of numbers in turn; whatever comes of it, no warning comes with it."""
+    parameters: dict[str, Any] = {"booster": kind} if kind != "vectors" else {"multi_strategy": "multi_output_tree"}
+    labels = (lambda y: np.stack([y, -y], axis=1)) if kind == "vectors" else (lambda y: y)
+    document = json.loads(bytes(train(parameters, labels, rounds=2).save_raw("json")))
+    changes = 0
+
+    def walk(value: Any) -> None:
+        nonlocal changes
+        entries = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        for key, entry in entries:
+            if isinstance(entry, float):
+                for huge in (1e300, -1e300):
+                    value[key] = huge
+                    changes += 1
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("error")
+                        with contextlib.suppress(ConversionError):
+                            import_xgboost(json.dumps(document).encode())
+                value[key] = entry
+                if isinstance(value, list):
+                    break  # One number of a list stands for the others.
+            elif isinstance(entry, dict | list):
+                walk(entry)
+
+    walk(document)
+    assert changes > 1

@@ -129,6 +129,11 @@ class Fields:
             raise self.bad(name, f"a list of {'' if count is None else f'{count} '}numbers")
         return found.astype(np.float64)
 
+    def singles(self, name: str, count: int | None = None) -> Array:
+        """A list of numbers as float32; what is beyond it is infinite."""
+        with np.errstate(over="ignore"):
+            return self.numbers(name, count).astype(np.float32)
+
 
 def as_array(found: Any) -> Array | None:
     """A list of numbers as an array, or None."""

@@ -190,7 +190,7 @@ def describe(document: Any, name: str = "xgboost") -> Ensemble | Linear:
 
 def _linear(model: Fields, features: int, base: Array, linear: Linear) -> Linear:
     outputs = len(base)
-    weights = model.numbers("weights", (features + 1) * outputs).astype(np.float32).reshape(features + 1, outputs)
+    weights = model.singles("weights", (features + 1) * outputs).reshape(features + 1, outputs)
     if not np.isfinite(weights).all():
         raise model.bad("weights", "finite numbers")
     # Unlike the tree boosters, this one takes the first class's base score for all of them.

@@ -41,7 +41,7 @@ def parse_tree(entry: Any, place: str, outputs: int, group: int, weight: float) 
     left, right = tree.integers("left_children", count), tree.integers("right_children", count)
     default_left = tree.integers("default_left", count).astype(bool)
     feature = tree.integers("split_indices", count)
-    condition = tree.numbers("split_conditions", count).astype(np.float32)
+    condition = tree.singles("split_conditions", count)
     kind = tree.integers("split_type", count) if "split_type" in tree else np.zeros(count, np.int64)
     inner = left != -1
     for following in (left[inner], right[inner]):
@@ -55,7 +55,8 @@ def parse_tree(entry: Any, place: str, outputs: int, group: int, weight: float) 
     if size > 1:
         leaves = _vector_leaves(tree, size, outputs, inner, right)
     else:
-        leaves = one_leaf_each(np.float32(weight) * condition[~inner], group)
+        with np.errstate(over="ignore", invalid="ignore"):
+            leaves = one_leaf_each(np.float32(weight) * condition[~inner], group)
     number = np.where(inner, np.cumsum(inner) - 1, -np.cumsum(~inner))
     categorical = kind[inner] == 1
     ways = np.stack([number[np.where(inner, side, 0)][inner] for side in (left, right)])
@@ -81,12 +82,12 @@ def _vector_leaves(tree: Fields, size: int, outputs: int, inner: Array, right: A
         raise ConversionError(f"{tree.place}: leaves of {size} values for {outputs} outputs; the model is damaged")
     count = int((~inner).sum())
     if "leaf_weights" in tree:
-        values, rows = tree.numbers("leaf_weights"), right[~inner]
+        values, rows = tree.singles("leaf_weights"), right[~inner]
     else:
-        values, rows = tree.numbers("base_weights"), np.flatnonzero(~inner)
+        values, rows = tree.singles("base_weights"), np.flatnonzero(~inner)
     if len(values) % size or ((rows < 0) | (rows >= len(values) // size)).any():
         raise ConversionError(f"{tree.place}: leaves without values; the model is damaged")
-    weights = values.astype(np.float32).reshape(-1, size)[rows]
+    weights = values.reshape(-1, size)[rows]
     return np.arange(count + 1) * size, np.tile(np.arange(size), count), weights.reshape(-1)
 
 
