@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from rerank_engine.errors import RerankError
 from rerank_sdk import __version__
 from rerank_sdk.cli.bench import bench
+from rerank_sdk.cli.compile import compile_model
 from rerank_sdk.cli.convert import convert
 from rerank_sdk.cli.demo import demo
 from rerank_sdk.cli.doctor import doctor
@@ -77,6 +78,7 @@ def prepare(
 app.command()(demo)
 app.command()(train)
 app.command()(convert)
+app.command("compile")(compile_model)
 app.command()(verify)
 app.command()(inspect)
 app.command()(run)

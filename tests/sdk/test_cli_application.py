@@ -23,6 +23,7 @@ COMMANDS = (
     "demo",
     "train",
     "convert",
+    "compile",
     "verify",
     "inspect",
     "run",
