@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from rerank_engine.graph import Graph
     from rerank_engine.model import Model
+    from rerank_engine.threads import Splitter
 
 ENGINE_VERSION = "9"
 """Part of every image's key; raised when generated code or the calling contract changes."""
@@ -54,7 +55,8 @@ def load(
     cache_dir
         Where machine code is kept; by default the user's cache directory.
     threads
-        Threads for one call; 1 is the only value in this version.
+        Most threads for one call. More than the process may use at once, by affinity and control group, are not taken;
+        long lists are cut where each row depends on its own candidate only. :meth:`Engine.explain` tells.
     device
         ``"auto"`` or ``"cpu"``.
 
@@ -75,8 +77,8 @@ def load(
     >>> engine = load("din.rrm")  # doctest: +SKIP
     >>> scores = engine.run({"dense": features})  # doctest: +SKIP
     """
-    if threads != 1:
-        raise InputError(f"threads={threads} is not supported in this version; use threads=1")
+    if type(threads) is not int or threads < 1:
+        raise InputError(f"threads={threads!r}: expected a number of at least 1")
     if device not in _DEVICES:
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
     if isinstance(model, str | os.PathLike):
@@ -100,7 +102,7 @@ def load(
             return graph
 
     directory = os.fspath(cache_dir) if cache_dir is not None else os.path.join(user_cache_text(), "images")  # noqa: PTH118
-    return Engine(read, identity, directory, text)
+    return Engine(read, identity, directory, text, threads)
 
 
 class Engine:
@@ -118,7 +120,7 @@ class Engine:
         SHA-256 of the model, in hex.
     """
 
-    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str, path: str = "") -> None:
+    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str, path: str, threads: int) -> None:
         self._read = read
         self.model_hash = model_hash
         key = image_key(model_hash)
@@ -143,6 +145,22 @@ class Engine:
             self._interface = interface_of(self._graph)
         self.inputs: list[Value] = list(self._interface.inputs)
         self.outputs: list[Value] = list(self._interface.outputs)
+        self._splitter: Splitter | None = None
+        self._threads = (1, "one thread was asked for")
+        if threads > 1:
+            self._prepare_threads(threads)
+
+    def _prepare_threads(self, threads: int) -> None:
+        from rerank_engine.threads import Splitter, usable_processors, why_not_split
+
+        usable = usable_processors()
+        why = why_not_split(self._interface, self._code.meta["steps"]) if self._code else "there is no machine code"
+        if why or usable < 2:
+            self._threads = (1, why or "this process may use one processor")
+            return
+        count = min(threads, usable)
+        self._splitter = Splitter(self._run, self._interface, count)
+        self._threads = (count, f"{threads} were asked for, {usable} may be used")
 
     @property
     def cache_path(self) -> Path:
@@ -209,6 +227,12 @@ class Engine:
         >>> engine.run({"x": np.zeros((3, 8), np.float32)}).shape  # doctest: +SKIP
         (3,)
         """
+        if self._splitter is not None:
+            return self._splitter.run(inputs, history_key)
+        return self._run(inputs, history_key)
+
+    def _run(self, inputs: Mapping[str, NDArray[Any]], history_key: Hashable) -> NDArray[Any] | dict[str, NDArray[Any]]:
+        """Score candidates on this thread."""
         session: Session | None = getattr(self._local, "session", None)
         if session is not None:
             direct = session.run_directly(inputs, history_key)
@@ -271,6 +295,8 @@ class Engine:
             "backend": self.backend,
             "reason": self.backend_reason,
             "image": self._image_path,
+            "threads": self._threads[0],
+            "threads_reason": self._threads[1],
             **{key: meta[key] for key in ("target", "block", "arena_bytes", "weight_bytes", "steps") if key in meta},
             "code_bytes": len(self._code.image.code) if self._code else 0,
         }

@@ -254,6 +254,23 @@ def test_loops_of_a_tflite_file_that_only_count_are_refused() -> None:
         tflite_to_onnx(tflite.assemble(tree))
 
 
+@pytest.mark.parametrize("depth", [10**9, -1])
+def test_a_depth_of_a_tflite_file_beyond_any_model_is_refused(depth: int) -> None:
+    seen = 0
+    for each in (each for each in SOURCES if each.kind == source.TFLITE):
+        tree = tflite.explode(each.files[each.main])
+        names = [OPERATORS[max(code.get("old_code", 0), code.get("code", 0))] for code in tree["operator_codes"]]
+        graph = tree["subgraphs"][0]
+        for operator in graph["operators"]:
+            if names[operator.get("code", 0)] == "ONE_HOT":
+                place = graph["tensors"][operator["inputs"][1]]["buffer"]
+                tree["buffers"][place]["data"] = depth.to_bytes(4, "little", signed=True)
+                seen += 1
+                with pytest.raises(ConversionError, match=f"the depth {depth} is outside 0 to"):
+                    tflite_to_onnx(tflite.assemble(tree))
+    assert seen
+
+
 # --- the tools ----------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rerank_engine.importers.positions import MOST_POSITIONS
 from rerank_engine.importers.tflite.call import Call
 from rerank_engine.importers.tflite.handlers.registry import handles
 
@@ -52,8 +53,8 @@ def _one_hot(call: Call) -> None:
     axis = call.axis(call.options("OneHotOptions")["axis"], rank + 1)
     depth = call.integer(1, "the depth")
     _check_index_type(call, 0)
-    if depth < 0:
-        raise call.refuse(f"the depth {depth} is negative")
+    if not 0 <= depth <= MOST_POSITIONS:
+        raise call.refuse(f"the depth {depth} is outside 0 to {MOST_POSITIONS}")
     # ONNX's OneHot counts negative indices from the end; TFLite leaves their row off.
     around = [depth if place == axis else 1 for place in range(rank + 1)]
     codes = call.new(np.arange(depth).reshape(around), call.dtype(0), "codes")
