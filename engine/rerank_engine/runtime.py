@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rerank_engine.model import Model
     from rerank_engine.threads import Splitter
 
-ENGINE_VERSION = "9"
+ENGINE_VERSION = "10"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")

@@ -17,6 +17,7 @@ from rerank_engine.passes.pipeline import MOST_ROUNDS, PASSES
 from rerank_engine.passes.remove_dead import remove_dead
 from rerank_engine.passes.remove_identity import remove_identity
 from rerank_engine.passes.split_concat import split_concat
+from rerank_engine.passes.split_table import split_table
 from rerank_engine.reference import evaluate
 
 
@@ -412,3 +413,50 @@ def test_nodes_that_do_not_fit(tools: Any, node: Node, error: type[Exception], w
     graph = Graph("g", ["x"], ["y"], [node], {}, values)
     with pytest.raises(error, match=why):
         make_plan(graph)
+
+
+def rows_cut_apart(tools: Any, *ranges: tuple[int, int], **options: Any) -> Any:
+    """Rows of nine numbers, picked by id and cut into parts."""
+    b = tools.GraphBuilder()
+    table = b.constant(np.random.default_rng(0).normal(size=(20, 9)))
+    rows = b.node("Gather", table, b.input("int64", "N", 3, domain="20"), **options)
+    parts = [b.node("Slice", rows, axis=2, start=start, stop=stop) for start, stop in ranges]
+    return b.output(*(b.node("Tanh", part) for part in parts)), rows
+
+
+def test_split_table_picks_the_parts_apart(tools: Any) -> None:
+    b, _ = rows_cut_apart(tools, (0, 8), (-1, 9), unknown_row=3)
+    before = b.finish()
+    after = remove_dead(split_table(before))
+    assert sorted(ops(after)) == ["Gather", "Gather", "Tanh", "Tanh"]
+    gathers = [node for node in after.nodes if node.op == "Gather"]
+    assert [after.constants[node.inputs[0]].shape for node in gathers] == [(20, 8), (20, 1)]
+    (source,) = (node for node in before.nodes if node.op == "Gather")
+    assert {node.name for node in gathers} == {source.name}, "messages name the node of the source"
+    assert all(node.attributes["unknown_row"] == 3 for node in gathers)
+    for n in (0, 1, 7):
+        feeds = b.feeds(n)
+        feeds[before.inputs[0]].reshape(-1)[:1] = 99
+        for name, want in evaluate(before, feeds).items():
+            np.testing.assert_array_equal(evaluate(after, feeds)[name], want)
+
+
+def test_split_table_leaves_alone_what_is_read_otherwise(tools: Any) -> None:
+    for case in ("overlap", "whole", "output", "axis", "step", "computed"):
+        ranges = [(0, 8), (7, 9)] if case == "overlap" else [(0, 8), (8, 9)]
+        b, rows = rows_cut_apart(tools, *ranges)
+        if case == "whole":
+            b.output(b.node("Exp", rows))
+        elif case == "output":
+            b.output(rows)
+        elif case == "axis":
+            b.output(b.node("Slice", rows, axis=1, start=0, stop=1))
+        elif case == "step":
+            b.output(b.node("Slice", rows, axis=2, start=8, stop=0, step=-1))
+        elif case == "computed":
+            b = tools.GraphBuilder()
+            table = b.input("float32", 20, 9)
+            picked = b.node("Gather", table, b.input("int64", "N", domain="20"))
+            b.output(b.node("Exp", b.node("Slice", picked, axis=1, start=0, stop=8)))
+        graph = b.finish()
+        assert split_table(graph) is graph, case

@@ -64,12 +64,13 @@ class Tile:
 def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
     """Pick the tile: as many vectors as the columns fill, up to four, then as many rows as registers allow.
 
-    The accumulators, the loaded panel row and one broadcast must fit: ``rows * vectors + vectors + 1``.
+    The accumulators, the loaded panel row and one broadcast must fit: ``rows * vectors + vectors + 1``. Of 32 registers
+    half hold accumulators: that keeps two multipliers busy, and sums of an earlier part of the depth fit beside them.
     """
     most = 4 if registers >= 32 else 2
     vectors = max(1, min(most, -(-columns // lanes)))
-    rows = min(14, (registers - 1 - vectors) // vectors)
-    return Tile(rows, vectors)
+    rows = 16 // vectors if registers >= 32 else (registers - 1 - vectors) // vectors
+    return Tile(min(14, rows), vectors)
 
 
 def panel_width(columns: int, lanes: int, registers: int) -> int:

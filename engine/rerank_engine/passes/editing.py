@@ -110,10 +110,12 @@ class Editor:
         op: str,
         inputs: Sequence[str],
         attributes: Mapping[str, Any] | None = None,
+        *,
+        called: str | None = None,
     ) -> Node:
-        """Let a node make its result in another way; name, outputs and place stay."""
+        """Let a node make its result in another way; outputs and place stay, and so does the name if none is given."""
         self._unregister(node)
-        changed = Node(op, node.name, tuple(inputs), node.outputs, dict(attributes or {}))
+        changed = Node(op, called or node.name, tuple(inputs), node.outputs, dict(attributes or {}))
         made = lookup(changed).infer(changed, [self._graph.values[name] for name in inputs])
         for name, (dtype, shape) in zip(node.outputs, made, strict=True):
             self._graph.values[name] = Value(name, dtype, shape)

@@ -22,6 +22,7 @@ from rerank_engine.passes.remove_dead import remove_dead
 from rerank_engine.passes.remove_identity import remove_identity
 from rerank_engine.passes.remove_transpose import remove_transpose
 from rerank_engine.passes.split_concat import split_concat
+from rerank_engine.passes.split_table import split_table
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
     # What is known is computed first, so that the others find constants where there are some.
@@ -42,6 +43,8 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "fold_scale": fold_scale,
     # Before a product has a bias and an activation, which its parts could not share.
     "split_concat": split_concat,
+    # Once slices that are put together again have gone.
+    "split_table": split_table,
     "fuse_matmul": fuse_matmul,
     # The others leave constants behind that nobody reads.
     "remove_dead": remove_dead,
