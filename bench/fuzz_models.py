@@ -14,7 +14,7 @@ is a finding: it is told at once on the standard error output, and the exit stat
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -27,14 +27,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rerank_engine.format import model_bytes
 
-FUZZING = Path(__file__).resolve().parent.parent / "tests" / "engine" / "model_fuzzing"
-spec = importlib.util.spec_from_file_location(FUZZING.name, FUZZING / "__init__.py")
-assert spec is not None
-assert spec.loader is not None
-sys.modules[FUZZING.name] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules[FUZZING.name])
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engine"))
 campaign, corpus, outcome = (
-    importlib.import_module(f"{FUZZING.name}.{name}") for name in ("campaign", "corpus", "outcome")
+    importlib.import_module(f"model_fuzzing.{name}") for name in ("campaign", "corpus", "outcome")
 )
 
 MEMORY_BYTES = 8 * 1024**3

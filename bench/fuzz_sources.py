@@ -17,7 +17,7 @@ standard error output, and the exit status is 1.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -29,13 +29,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-for _folder in ("model_fuzzing", "source_fuzzing"):
-    _path = Path(__file__).resolve().parent.parent / "tests" / "engine" / _folder / "__init__.py"
-    _spec = importlib.util.spec_from_file_location(_folder, _path)
-    assert _spec is not None
-    assert _spec.loader is not None
-    sys.modules[_folder] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules[_folder])
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engine"))
 campaign = importlib.import_module("model_fuzzing.campaign")
 results = importlib.import_module("model_fuzzing.outcome")
 FAILURES = results.FAILURES

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -29,13 +28,7 @@ import onnx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-for _folder in ("model_fuzzing", "random_models"):
-    _path = Path(__file__).resolve().parent.parent / "tests" / "engine" / _folder / "__init__.py"
-    _spec = importlib.util.spec_from_file_location(_folder, _path)
-    assert _spec is not None
-    assert _spec.loader is not None
-    sys.modules[_folder] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules[_folder])
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engine"))
 campaign = importlib.import_module("model_fuzzing.campaign")
 Outcome = importlib.import_module("model_fuzzing.outcome").Outcome
 examine = importlib.import_module("random_models.examine")

@@ -6,8 +6,8 @@ known. Nothing here needs the graph, the operators or the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,31 @@ def aligned_bytes(size: int) -> NDArray[np.uint8]:
     raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
+
+
+def offsets_of(sizes: Sequence[int]) -> list[int]:
+    """Where buffers of these bytes start when they lie side by side, each aligned, and where the last one ends.
+
+    >>> offsets_of([10, 70, 3])
+    [0, 64, 192, 256]
+    """
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + round_up(size))
+    return offsets
+
+
+def joined_bytes(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint8]:
+    """The bytes of arrays side by side, at :func:`offsets_of`.
+
+    >>> joined_bytes([np.ones(2, np.uint8), np.ones(3, np.uint8)]).nonzero()[0].tolist()
+    [0, 1, 64, 65, 66]
+    """
+    offsets = offsets_of([array.nbytes for array in arrays])
+    joined = np.zeros(offsets[-1], np.uint8)
+    for offset, array in zip(offsets, arrays, strict=False):
+        joined[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return joined
 
 
 def place(lifetimes: list[Lifetime], start: int) -> tuple[dict[str, int], int]:

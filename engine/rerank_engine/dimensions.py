@@ -89,6 +89,21 @@ class Dim:
         """Every name that occurs."""
         return frozenset(name for names, _ in self.terms for name in names)
 
+    @property
+    def multiple(self) -> tuple[str, int] | None:
+        """The name that it is a positive multiple of, and the factor; None for any other expression.
+
+        >>> Dim("N", 50).multiple, (Dim("N") + 1).multiple
+        (('N', 50), None)
+        """
+        (names, factor), *more = self.terms
+        return (names[0], factor) if not more and len(names) == 1 and factor > 0 else None
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether some sizes of the names make it less than 0, as far as its signs tell."""
+        return any(coefficient < 0 for _, coefficient in self.terms)
+
     def evaluate(self, sizes: Mapping[str, int]) -> int:
         """The size once the names are known.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rerank_engine.arena import offsets_of
 from rerank_engine.dimensions import Dim
 from rerank_engine.values import DTYPES, Sample, Value, attribute_shape
 
@@ -57,7 +58,7 @@ def interface_of(graph: Graph) -> Interface:
     shrinking: dict[Dim, str] = {}
     for value in graph.values.values():
         for dim in value.shape:
-            if isinstance(dim, Dim) and any(coefficient < 0 for _, coefficient in dim.terms):
+            if isinstance(dim, Dim) and dim.may_be_negative:
                 shrinking.setdefault(dim, value.name)
     return Interface(
         graph.name,
@@ -93,7 +94,7 @@ def to_plain(interface: Interface) -> tuple[dict[str, Any], list[Array]]:
 
 
 def from_plain(plain: Mapping[str, Any], data: memoryview) -> Interface:
-    """Join what :func:`to_plain` split; ``data`` starts with the arrays, one behind the other at :func:`offsets_of`."""
+    """Join what :func:`to_plain` split; ``data`` starts with the arrays, as ``arena.joined_bytes`` has them."""
     sample = None
     if plain["sample"] is not None:
         stated = plain["sample"]
@@ -117,18 +118,6 @@ def from_plain(plain: Mapping[str, Any], data: memoryview) -> Interface:
         tuple((dim, name) for text, name in plain["shrinking"] if isinstance(dim := Dim.parse(text), Dim)),
         sample,
     )
-
-
-def offsets_of(sizes: Sequence[int]) -> list[int]:
-    """Where arrays of these bytes start, each at a multiple of 64, and where the last one ends.
-
-    >>> offsets_of([10, 70, 3])
-    [0, 64, 192, 256]
-    """
-    offsets = [0]
-    for size in sizes:
-        offsets.append(offsets[-1] + -(-size // 64) * 64)
-    return offsets
 
 
 def _plain_value(value: Value) -> list[Any]:

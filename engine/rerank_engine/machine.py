@@ -8,6 +8,17 @@ import os
 import platform
 import sys
 
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+def architecture() -> str:
+    """``"x86_64"`` or ``"aarch64"``, by whatever name the system has for it; empty for any other.
+
+    >>> architecture() in ("x86_64", "aarch64", "")
+    True
+    """
+    return _ARCHITECTURES.get(platform.machine().lower(), "")
+
 
 @functools.cache
 def machine_signature() -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+ENTRY, PYTHON_CALL = "rerank_entry", "rerank_python_call"
+"""Functions of an image: the model over raw addresses, and the same for the interpreter."""
+
 NOT_TAKEN = -1
 """What the function returns when the inputs are not plain arrays of the declared dtypes and shapes."""
 
@@ -145,7 +148,7 @@ class NativeCall:
     """
 
     def __init__(self, address: int) -> None:
-        self._definition = _MethodDefinition(b"rerank_python_call", address, _METH_FASTCALL, None)
+        self._definition = _MethodDefinition(PYTHON_CALL.encode(), address, _METH_FASTCALL, None)
         make = ctypes.pythonapi.PyCFunction_NewEx
         make.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         make.restype = ctypes.py_object

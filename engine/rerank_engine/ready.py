@@ -7,11 +7,10 @@ them that this processor can run answers: the first score waits for no compiler,
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from typing import TYPE_CHECKING
 
-from rerank_engine.machine import processor_features
+from rerank_engine.machine import architecture, processor_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +36,8 @@ def runnable_targets() -> list[str]:
     >>> all(name.startswith(("x86-64-v", "aarch64")) for name in runnable_targets())
     True
     """
-    machine = platform.machine().lower()
-    if machine in ("aarch64", "arm64"):
-        return ["aarch64"]
-    if machine not in ("x86_64", "amd64"):
-        return []
+    if architecture() != "x86_64":
+        return ["aarch64"] if architecture() else []
     have = processor_features()
     found: list[str] = []
     for name, needed in reversed(_X86_LEVELS.items()):

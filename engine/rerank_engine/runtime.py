@@ -121,7 +121,6 @@ class Engine:
     """
 
     def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str, path: str, threads: int) -> None:
-        self._read = read
         self.model_hash = model_hash
         key = image_key(model_hash)
         self._image_path = os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
@@ -129,11 +128,7 @@ class Engine:
         self._code: MachineCode | None = None
         self._graph: Graph | None = None
         try:
-            image, self.backend_reason = (
-                _stored_image(key, self._image_path)
-                or _ready_image(model_hash, path)
-                or _new_image(read, key, self._image_path)
-            )
+            image, self.backend_reason = _find_image(read, key, self._image_path, model_hash, path)
             self._code = MachineCode(image)
             self._interface = self._code.interface
             self.backend = "cpu"
@@ -308,13 +303,25 @@ def image_key(model_hash: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _stored_image(key: str, path: str) -> tuple[Image, str] | None:
-    """What was compiled on this machine before, if it is sound."""
+def _find_image(read: Callable[[], Graph], key: str, path: str, model_hash: str, model_path: str) -> tuple[Image, str]:
+    """Take what was compiled on this machine before, or lies ready beside the model, or compile; and tell which."""
+    stored = _stored_image(key, path)
+    if isinstance(stored, Image):
+        return stored, "stored machine code"
+    return _ready_image(model_hash, model_path) or _new_image(read, key, path, stored)
+
+
+def _stored_image(key: str, path: str) -> Image | str:
+    """What was compiled on this machine before, or why there is nothing sound."""
     try:
         image = Image.read(path)
-    except (ModelFileError, OSError, ValueError):
-        return None
-    return (image, "stored machine code") if image.meta.get("key") == key else None
+    except FileNotFoundError:
+        return "compiled for this machine"
+    except (ModelFileError, OSError, ValueError) as error:
+        return f"compiled again: {error}"
+    if image.meta.get("key") != key:
+        return f"compiled again: image {path} was made for another model or machine"
+    return image
 
 
 def _ready_image(model_hash: str, path: str) -> tuple[Image, str] | None:
@@ -334,11 +341,9 @@ def _ready_image(model_hash: str, path: str) -> tuple[Image, str] | None:
     return None
 
 
-def _new_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, str]:
+def _new_image(read: Callable[[], Graph], key: str, path: str, why: str) -> tuple[Image, str]:
     """Compile an image and store it."""
     from pathlib import Path
-
-    why = _why_none(key, path)
 
     from rerank_engine.codegen.compile import compile_graph
 
@@ -349,18 +354,6 @@ def _new_image(read: Callable[[], Graph], key: str, path: str) -> tuple[Image, s
     except OSError as error:
         why += f"; not stored: {error}"
     return image, why
-
-
-def _why_none(key: str, path: str) -> str:
-    """Why there is no stored machine code."""
-    try:
-        if Image.read(path).meta.get("key") != key:
-            return f"compiled again: image {path} was made for another model or machine"
-    except FileNotFoundError:
-        pass
-    except (ModelFileError, OSError, ValueError) as error:
-        return f"compiled again: {error}"
-    return "compiled for this machine"
 
 
 def _converts(have: np.dtype[Any], want: np.dtype[Any]) -> bool:

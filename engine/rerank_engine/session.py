@@ -59,8 +59,8 @@ class MachineCode:
         self.memory = ExecutableMemory(image.code)
         entries: dict[str, int] = self.meta["entries"]
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
-        self.call = kind(self.memory.address + entries["rerank_entry"])
-        direct = entries.get("rerank_python_call")
+        self.call = kind(self.memory.address + entries[native_call.ENTRY])
+        direct = entries.get(native_call.PYTHON_CALL)
         self.direct: native_call.NativeCall | None = None
         if direct is not None and native_call.is_supported():
             self.direct = native_call.NativeCall(self.memory.address + direct)

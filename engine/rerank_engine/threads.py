@@ -81,8 +81,7 @@ def _rows_of(dim: Dim) -> int | None:
     """Rows for each candidate; 0 where the dimension does not count candidates, None where it counts them otherwise."""
     if CANDIDATES not in dim.names:
         return 0
-    (names, factor), *more = dim.terms
-    return factor if not more and names == (CANDIDATES,) else None
+    return dim.multiple[1] if dim.multiple else None
 
 
 class Splitter:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.arena import joined_bytes, offsets_of
+
 Array = NDArray[Any]
 
 MOST_LEAVES = 64
@@ -60,19 +62,11 @@ class TreeTables:
 
     def offsets(self) -> list[int]:
         """Bytes from the start of the memory to each section."""
-        sizes = [_rounded(section.nbytes) for section in self.sections()]
-        return [sum(sizes[:index]) for index in range(len(sizes))]
+        return offsets_of([section.nbytes for section in self.sections()])[:-1]
 
     def as_bytes(self) -> NDArray[np.uint8]:
         """The memory."""
-        flat = np.zeros(sum(_rounded(section.nbytes) for section in self.sections()), np.uint8)
-        for offset, section in zip(self.offsets(), self.sections(), strict=True):
-            flat[offset : offset + section.nbytes] = np.ascontiguousarray(section).reshape(-1).view(np.uint8)
-        return flat
-
-
-def _rounded(size: int) -> int:
-    return -(-size // 64) * 64
+        return joined_bytes(self.sections())
 
 
 def tables_of_constants(constants: Mapping[str, Array], names: str) -> TreeTables | None:

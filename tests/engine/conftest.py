@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -235,15 +235,7 @@ def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[
 @functools.cache
 def _family_modules() -> list[Any]:
     """The files ``op_cases_*.py`` beside this one: cases of operators, one family a file."""
-    modules = []
-    for path in sorted(Path(__file__).parent.glob("op_cases_*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        modules.append(module)
-    return modules
+    return [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("op_cases_*.py"))]
 
 
 def more(name: str) -> dict[str, Any]:

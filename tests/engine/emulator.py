@@ -25,6 +25,7 @@ from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.codegen.target import named_target
 from rerank_engine.graph import Graph
 from rerank_engine.interface import from_plain
+from rerank_engine.native_call import ENTRY
 from rerank_engine.session import Session
 
 Array = NDArray[Any]
@@ -56,7 +57,7 @@ class Emulated:
         self._core = Uc(UC_ARCH_ARM64, UC_MODE_ARM)
         self._core.reg_write(UC_ARM64_REG_CPACR_EL1, 3 << 20)  # Floating point on.
         self._next = _FIRST
-        self._entry = self._place(image.code) + image.meta["entries"]["rerank_entry"]
+        self._entry = self._place(image.code) + image.meta["entries"][ENTRY]
         self._weights = self._place(image.data)
         self._stack = self._place(bytes(_STACK_BYTES)) + _STACK_BYTES - 64
         code = _Code(image)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,12 @@ import pytest
 from rerank_engine.errors import CompileError
 from rerank_engine.format import model_bytes, read_model
 
-FUZZING = Path(__file__).parent / "model_fuzzing"
 COMMAND = Path(__file__).parent.parent.parent / "bench" / "fuzz_models.py"
 
 
-def loaded(name: str) -> ModuleType:
-    """A module of the folder beside this file, which is no package of the tests."""
-    if FUZZING.name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(FUZZING.name, FUZZING / "__init__.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[FUZZING.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[FUZZING.name])
-    return importlib.import_module(f"{FUZZING.name}.{name}")
-
-
-campaign, corpus, mutate, outcome, tree = map(loaded, ("campaign", "corpus", "mutate", "outcome", "tree"))
+campaign, corpus, mutate, outcome, tree = (
+    importlib.import_module(f"model_fuzzing.{name}") for name in ("campaign", "corpus", "mutate", "outcome", "tree")
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import onnx
@@ -17,22 +14,10 @@ import pytest
 
 from rerank_engine.ops import OPERATORS
 
-FOLDER = Path(__file__).parent / "random_models"
 SEED, MODELS, CHUNK = 20, 150, 15
 
 
-def loaded(name: str) -> ModuleType:
-    """A module of the folder beside this file, which is no package of the tests."""
-    if FOLDER.name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(FOLDER.name, FOLDER / "__init__.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[FOLDER.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[FOLDER.name])
-    return importlib.import_module(f"{FOLDER.name}.{name}")
-
-
-examine, growing = loaded("examine"), loaded("growing")
+examine, growing = (importlib.import_module(f"random_models.{name}") for name in ("examine", "growing"))
 
 
 @pytest.mark.parametrize("first", range(0, MODELS, CHUNK))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import platform
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,7 @@ from rerank_engine import Model, load, machine, ready, runtime
 from rerank_engine.errors import CompileError, InputError
 from rerank_engine.ready import compile_ready, ready_path, runnable_targets
 
-
-def _emulator() -> ModuleType:
-    """The module beside this file, which is no package of the tests."""
-    spec = importlib.util.spec_from_file_location("emulator", Path(__file__).with_name("emulator.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-Emulated = _emulator().Emulated
+Emulated = importlib.import_module("emulator").Emulated
 
 
 def ranker(tools: Any) -> Any:

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,21 +28,8 @@ HERE = Path(__file__).parent
 COMMAND = HERE.parent.parent / "bench" / "fuzz_sources.py"
 
 
-def loaded(name: str) -> ModuleType:
-    """A module of a folder beside this file, which is no package of the tests."""
-    folder = name.partition(".")[0]
-    if folder not in sys.modules:
-        spec = importlib.util.spec_from_file_location(folder, HERE / folder / "__init__.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[folder] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[folder])
-    return importlib.import_module(name)
-
-
-loaded("model_fuzzing.campaign")
 corpus, json_tree, mutate, onnx_models, onnx_nodes, outcome, protobuf, source, tflite = (
-    loaded(f"source_fuzzing.{name}")
+    importlib.import_module(f"source_fuzzing.{name}")
     for name in (
         *("corpus", "json_tree", "mutate", "onnx_models", "onnx_nodes", "outcome", "protobuf", "source", "tflite"),
     )

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.arena import PADDING, aligned_bytes, round_up
+from rerank_engine.arena import PADDING, aligned_bytes, joined_bytes, round_up
 from rerank_engine.codegen.elf import FlatImage, flatten
-from rerank_engine.codegen.function import ENTRY, generate
+from rerank_engine.codegen.function import generate
 from rerank_engine.codegen.image import Image
 from rerank_engine.codegen.target import Target, host_target
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import Graph
-from rerank_engine.interface import interface_of, offsets_of, to_plain
+from rerank_engine.interface import interface_of, to_plain
+from rerank_engine.native_call import ENTRY
 from rerank_engine.packing import pack_all
 from rerank_engine.plan import Plan, make_plan
 
@@ -97,11 +97,9 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
 def _data(plan: Plan, arrays: Sequence[NDArray[Any]]) -> tuple[memoryview, int]:
     """Packed constants, some nothing that vectors may reach into, the interface's arrays; and where these start."""
     start = round_up(plan.weight_bytes + PADDING)
-    offsets = offsets_of([array.nbytes for array in arrays])
-    data = aligned_bytes(start + offsets[-1])
+    behind = joined_bytes(arrays)
+    data = aligned_bytes(start + behind.nbytes)
     items = ((item.name, item.packing, item.width, item.offset) for item in plan.weights.values())
     pack_all(plan.graph.constants, items, data)
-    for array, offset in zip(arrays, offsets, strict=False):
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        data[start + offset : start + offset + flat.size] = flat
+    data[start:] = behind
     return data.data, start

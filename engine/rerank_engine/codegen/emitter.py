@@ -183,7 +183,7 @@ class Emitter:
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
         """Call an LLVM intrinsic whose name carries the type of its first argument."""
         kind = arguments[0].type
-        suffix = _type_suffix(kind)
+        suffix = type_suffix(kind)
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
         full = f"{name}.{suffix}"
         function = self.b.module.globals.get(full) or ir.Function(self.b.module, function_type, full)
@@ -290,9 +290,10 @@ def _bytes(element: ir.Type) -> int:
     return 8 if isinstance(element, ir.DoubleType) else max(1, element.width // 8)
 
 
-def _type_suffix(kind: ir.Type) -> str:
+def type_suffix(kind: ir.Type) -> str:
+    """How a type stands in the names of LLVM's intrinsics."""
     if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{_type_suffix(kind.element)}"
+        return f"v{kind.count}{type_suffix(kind.element)}"
     if isinstance(kind, ir.PointerType):
         return "p0"
     if isinstance(kind, ir.DoubleType):

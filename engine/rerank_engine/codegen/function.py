@@ -28,16 +28,15 @@ from llvmlite import ir
 from rerank_engine.arena import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
 from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1, I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
-from rerank_engine.codegen.python_call import PYTHON_CALL, can_be_called_directly, emit_python_call
+from rerank_engine.codegen.python_call import can_be_called_directly, emit_python_call
 from rerank_engine.codegen.target import Target
 from rerank_engine.graph import CANDIDATES, Dim, Shape, Value
 from rerank_engine.kernels import copy
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
+from rerank_engine.native_call import ENTRY, PYTHON_CALL
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
 from rerank_engine.plan.steps import Mode
-
-ENTRY = "rerank_entry"
 
 _STEP_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER, POINTER, I64, I64])
 _ENTRY_TYPE = ir.FunctionType(I32, [POINTER, POINTER, POINTER, POINTER, I64])

@@ -22,12 +22,19 @@ from llvmlite import ir
 from rerank_engine.arena import PADDING, SIZES_OFFSET
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, I32, I64, POINTER, Emitter, Index, i64
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import CANDIDATES, Dim
+from rerank_engine.graph import CANDIDATES
+from rerank_engine.interface import interface_of
 from rerank_engine.kernels.copy import copy_row
-from rerank_engine.native_call import ARRAY_FIELDS, FUNCTIONS, HEADER_BYTES, NOT_TAKEN, REQUIRED_FLAGS, Layout
+from rerank_engine.native_call import (
+    ARRAY_FIELDS,
+    FUNCTIONS,
+    HEADER_BYTES,
+    NOT_TAKEN,
+    PYTHON_CALL,
+    REQUIRED_FLAGS,
+    Layout,
+)
 from rerank_engine.plan import Plan
-
-PYTHON_CALL = "rerank_python_call"
 
 _SMALLEST_PAGE = 4096
 
@@ -66,11 +73,7 @@ def can_be_called_directly(plan: Plan) -> bool:
     """Tell whether every input dimension is a number or some times a name, and no size can become negative."""
     graph = plan.graph
     dims = [dim for name in graph.inputs for dim in graph.values[name].shape]
-    return all(isinstance(dim, int) or _multiple_of(dim) for dim in dims) and not any(
-        isinstance(dim, Dim) and any(coefficient < 0 for _, coefficient in dim.terms)
-        for value in graph.values.values()
-        for dim in value.shape
-    )
+    return all(isinstance(dim, int) or dim.multiple for dim in dims) and not interface_of(graph).shrinking
 
 
 def emit_python_call(module: ir.Module, entry: ir.Function, plan: Plan, target: Target) -> None:
@@ -82,15 +85,6 @@ def emit_python_call(module: ir.Module, entry: ir.Function, plan: Plan, target: 
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
     call = _Call(e, plan, target, function)
     call.emit(entry)
-
-
-def _multiple_of(dim: Dim) -> tuple[str, int] | None:
-    """The name that a dimension is a multiple of, and the factor."""
-    if len(dim.terms) == 1:
-        ((names, factor),) = dim.terms
-        if len(names) == 1 and factor > 0:
-            return names[0], factor
-    return None
 
 
 class _Function:
@@ -190,9 +184,8 @@ class _Call:
                 self.check(b.icmp_signed("==", have, i64(dim)))
                 elements = e.mul(elements, dim)
                 continue
-            multiple = _multiple_of(dim)
-            assert multiple is not None
-            named, factor = multiple
+            assert dim.multiple is not None
+            named, factor = dim.multiple
             if named not in sizes:
                 sizes[named] = have if factor == 1 else b.sdiv(have, i64(factor))
             self.check(b.icmp_signed("==", have, e.value(e.mul(sizes[named], factor))))

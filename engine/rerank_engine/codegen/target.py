@@ -7,9 +7,8 @@ import sys
 from dataclasses import dataclass
 
 from rerank_engine.errors import CompileError
+from rerank_engine.machine import architecture
 from rerank_engine.ready import WINDOWS
-
-_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ def host_architecture() -> str:
     CompileError
         No code can be generated for it.
     """
-    machine = platform.machine().lower()
-    if machine not in _ARCHITECTURES:
-        raise CompileError(f"no machine code for {machine!r}; supported: x86_64 and aarch64")
-    return _ARCHITECTURES[machine]
+    found = architecture()
+    if not found:
+        raise CompileError(f"no machine code for {platform.machine().lower()!r}; supported: x86_64 and aarch64")
+    return found
 
 
 def host_target() -> Target:

@@ -22,6 +22,7 @@ from rerank_engine.codegen.emitter import (
     Emitter,
     Index,
     i64,
+    type_suffix,
     widen,
 )
 from rerank_engine.ops.trees import KEY_RANGES
@@ -29,9 +30,6 @@ from rerank_engine.tree_tables import UNROLL, TreeTables
 
 MOST_ROWS = 32
 """Rows that are scored side by side on the widest target: two vectors."""
-
-_GATHERED = {"float": ("f", 4), "double": ("f", 8), "i32": ("i", 4), "i64": ("i", 8)}
-"""Letter in the names of intrinsics and bytes, by type."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ class _Kernel:
         index = b.add(index, e.splat(first, self.width))
         self.load_keys(self.addresses(ensemble.features, index, ensemble.columns * self.key_bytes))
         row_bytes = ensemble.outputs * self.sum_bytes
-        start = self.gather(self.addresses(ensemble.target, index, row_bytes), self.sum)
+        start = self.gather(self.addresses(ensemble.target, index, row_bytes), self.sum, self.sum_bytes)
         _, (total,) = e.loop(0, len(ensemble.tables.trees), 1, self.one_tree, [start])
         e.store(total, ensemble.sums)
 
@@ -137,15 +135,14 @@ class _Kernel:
         offset = b.mul(index, e.splat_constant(I64, self.width, step_bytes))
         return b.add(e.splat(b.ptrtoint(base, I64), self.width), offset)
 
-    def gather(self, addresses: ir.Value, element: ir.Type) -> ir.Value:
+    def gather(self, addresses: ir.Value, element: ir.Type, element_bytes: int) -> ir.Value:
         """Load one element a lane."""
         b = self.e.b
         pointers = b.inttoptr(addresses, ir.VectorType(POINTER, self.width))
         kind = widen(element, self.width)
         everywhere = ir.Constant(ir.VectorType(I1, self.width), [1] * self.width)
-        letter, size_bytes = _GATHERED[str(element)]
-        name = f"llvm.masked.gather.v{self.width}{letter}{8 * size_bytes}.v{self.width}p0"
-        arguments = [pointers, ir.Constant(I32, size_bytes), everywhere, ir.Constant(kind, None)]
+        name = f"llvm.masked.gather.{type_suffix(kind)}.{type_suffix(pointers.type)}"
+        arguments = [pointers, ir.Constant(I32, element_bytes), everywhere, ir.Constant(kind, None)]
         function_type = ir.FunctionType(kind, [argument.type for argument in arguments])
         function = b.module.globals.get(name) or ir.Function(b.module, function_type, name)
         return b.call(function, arguments)
@@ -158,7 +155,7 @@ class _Kernel:
         def feature(index: ir.Value) -> None:
             column = e.load(e.at(self.feature_table, e.mul(index, 8)), I64)
             offset = b.mul(column, i64(self.key_bytes))
-            bits = self.gather(b.add(rows, e.splat(offset, self.width)), self.key)
+            bits = self.gather(b.add(rows, e.splat(offset, self.width)), self.key, self.key_bytes)
             sign = b.ashr(bits, e.like(bits, self.key.width - 1))
             key = b.xor(bits, b.and_(sign, e.like(bits, marks.mask)))
             e.store(key, e.at(self.ensemble.keys, e.mul(index, self.width * self.key_bytes)))
@@ -180,9 +177,8 @@ class _Kernel:
         everything = e.splat_constant(self.mask, self.width, -1)
         _, (left,) = e.loop(first, last, UNROLL, nodes, [everything])
         bit = self.first_bit(left)
-        weight = self.gather(
-            self.addresses(self.weight_table, b.add(bit, e.splat(leaf, self.width)), self.sum_bytes), self.sum
-        )
+        place = self.addresses(self.weight_table, b.add(bit, e.splat(leaf, self.width)), self.sum_bytes)
+        weight = self.gather(place, self.sum, self.sum_bytes)
         (total,) = carried
         if self.ensemble.aggregate in ("SUM", "AVERAGE"):
             return [b.fadd(total, weight)]
@@ -203,9 +199,5 @@ class _Kernel:
     def first_bit(self, left: ir.Value) -> ir.Value:
         """Number of the lowest bit that is set, one a lane. There always is one: no walk ends nowhere."""
         b = self.e.b
-        kind = left.type
-        name = f"llvm.cttz.v{self.width}i{self.mask.width}"
-        function_type = ir.FunctionType(kind, [kind, I1])
-        function = b.module.globals.get(name) or ir.Function(b.module, function_type, name)
-        bit = b.call(function, [left, ir.Constant(I1, 1)])
+        bit = self.e.intrinsic("llvm.cttz", left.type, [left, ir.Constant(I1, 1)])
         return b.zext(bit, ir.VectorType(I64, self.width)) if self.mask is I32 else bit
