@@ -7,11 +7,12 @@ known. Nothing here needs the graph, the operators or the compiler.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rerank_engine.dimensions import Dim, product, resolve
+from rerank_engine.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +31,7 @@ PADDING = 64
 _PAGE = 4096
 
 
-class Lifetime(NamedTuple):
+class Lifetime(Record):
     """A buffer and when it is needed.
 
     Attributes
@@ -134,7 +135,7 @@ def place(lifetimes: list[Lifetime], start: int) -> tuple[dict[str, int], int]:
     return offsets, end
 
 
-class DynamicBuffer(NamedTuple):
+class DynamicBuffer(Record):
     """A buffer whose size is known only when the model runs.
 
     Attributes

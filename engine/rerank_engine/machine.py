@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import platform
 import sys
+
+from rerank_engine.digest import blake2b
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -31,7 +32,7 @@ def machine_signature() -> tuple[str, ...]:
     >>> len(machine_signature())
     3
     """
-    return sys.platform, platform.machine(), hashlib.sha256(_processor().encode()).hexdigest()[:16]
+    return sys.platform, platform.machine(), blake2b(_processor().encode(), digest_size=8).hexdigest()
 
 
 def _processor() -> str:
@@ -57,16 +58,17 @@ def _linux_processor(path: str | os.PathLike[str]) -> str:
     wanted |= {"CPU implementer", "CPU architecture", "CPU variant", "CPU part"}
     found: dict[str, str] = {}
     try:
-        # The first processor stands for all of them; a large machine has hundreds.
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is slow to import
-            for line in file:
-                if not line.strip():
-                    break
-                key, _, text = line.partition(":")
-                if key.strip() in wanted and key.strip() not in found:
-                    found[key.strip()] = text.strip()
+        # The first processor stands for all of them; a large machine has hundreds, and the system writes each anew.
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- pathlib is slow to import
+            content = b""
+            while b"\n\n" not in content and (more := file.read(4096)):
+                content += more
     except OSError:
         return platform.processor()
+    for line in content.partition(b"\n\n")[0].decode(errors="replace").splitlines():
+        key, _, text = line.partition(":")
+        if key.strip() in wanted:
+            found.setdefault(key.strip(), text.strip())
     return repr(sorted(found.items()))
 
 

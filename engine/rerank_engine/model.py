@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import NDArray
 
 from rerank_engine.format import ModelSource, read_model, write_model
+from rerank_engine.format.layout import file_identity
 from rerank_engine.format.writer import encode_model
 from rerank_engine.graph import Graph, Node, Value
 
@@ -75,6 +76,11 @@ class Model:
             The file cannot be written; an existing one is unchanged.
         """
         return write_model(self.graph, path)
+
+    @property
+    def file_identity(self) -> bytes:
+        """What stands for the file which :meth:`save` would write now."""
+        return file_identity(encode_model(self.graph).header)
 
     @property
     def content_hash(self) -> str:

@@ -6,10 +6,11 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from rerank_engine.records import Record
 
 ENTRY, PYTHON_CALL = "rerank_entry", "rerank_python_call"
 """Functions of an image: the model over raw addresses, and the same for the interpreter."""
@@ -41,8 +42,7 @@ FUNCTIONS = (
 _METH_FASTCALL = 0x0080
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Record):
     """Places in the context, in words of eight bytes.
 
     Attributes

@@ -15,7 +15,7 @@ from rerank_engine.machine import architecture, processor_features
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rerank_engine.codegen.image import Image
+    from rerank_engine.image import Image
 
 _X86_LEVELS = {
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
@@ -56,6 +56,13 @@ def ready_path(model: str, target: str) -> str:
     return f"{os.path.splitext(model)[0]}.{target}.rri"  # noqa: PTH122 -- pathlib is slow to import
 
 
+def ready_key(identity: bytes, target: str) -> list[str]:
+    """What a ready image says of the model, the engine and the target that it is for."""
+    from rerank_engine.runtime import ENGINE_VERSION
+
+    return [identity.hex(), ENGINE_VERSION, target]
+
+
 def compile_ready(model: str | os.PathLike[str], target: str, out: Path | None = None) -> tuple[Path, Image]:
     """Compile a model file for a target and store the machine code beside it.
 
@@ -90,12 +97,13 @@ def compile_ready(model: str | os.PathLike[str], target: str, out: Path | None =
 
     from rerank_engine.codegen.compile import compile_graph
     from rerank_engine.codegen.target import named_target
-    from rerank_engine.format import content_hash, read_model
-    from rerank_engine.runtime import ENGINE_VERSION
+    from rerank_engine.format import read_model
+    from rerank_engine.format.content import read_header
+    from rerank_engine.format.layout import file_identity
 
     processor = named_target(target)
     image = compile_graph(read_model(model), processor)
-    image.meta["ready"] = [content_hash(model), ENGINE_VERSION, target]
+    image.meta["ready"] = ready_key(file_identity(read_header(model)), target)
     path = out or Path(ready_path(os.fspath(model), target))
     image.write(path, private=False)
     return path, image

@@ -5,22 +5,19 @@ Where machine code is missing it is compiled once and stored; where it may not r
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
+import stat
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.binding import bind_sizes
-from rerank_engine.codegen.image import Image
+from rerank_engine.digest import blake2b
 from rerank_engine.errors import CompileError, InputError, ModelFileError
-from rerank_engine.format.content import content_hash
+from rerank_engine.image import Image
 from rerank_engine.interface import difference, interface_of
 from rerank_engine.machine import machine_signature
-from rerank_engine.paths import user_cache_text
 from rerank_engine.session import MachineCode, Session
 from rerank_engine.values import DTYPES, Value
 
@@ -33,10 +30,12 @@ if TYPE_CHECKING:
     from rerank_engine.model import Model
     from rerank_engine.threads import Splitter
 
-ENGINE_VERSION = "10"
+ENGINE_VERSION = "11"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
+_HEADER_SIZE = 128
+"""Of a model file in bytes."""
 
 
 def load(
@@ -82,8 +81,8 @@ def load(
     if device not in _DEVICES:
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
     if isinstance(model, str | os.PathLike):
-        path, identity = model, content_hash(model)
-        text = os.fspath(model)
+        path, text = model, os.fspath(model)
+        identity = _identity_of_file(text)
 
         def read() -> Graph:
             from rerank_engine.format.reader import read_model
@@ -95,14 +94,17 @@ def load(
 
         if not isinstance(model, Model):
             raise InputError(f"model: expected the path of a model file or a Model, got {type(model).__name__}")
-        graph, identity = model.graph, model.content_hash
+        graph, identity = model.graph, model.file_identity
         text = ""
 
         def read() -> Graph:
             return graph
 
-    directory = os.fspath(cache_dir) if cache_dir is not None else os.path.join(user_cache_text(), "images")  # noqa: PTH118
-    return Engine(read, identity, directory, text, threads)
+    if cache_dir is None:
+        from rerank_engine.paths import user_cache_text
+
+        cache_dir = os.path.join(user_cache_text(), "images")  # noqa: PTH118 -- pathlib is slow to import
+    return Engine(read, identity, os.fspath(cache_dir), text, threads)
 
 
 class Engine:
@@ -116,34 +118,50 @@ class Engine:
         ``"cpu"`` (machine code) or ``"numpy"``.
     backend_reason
         Why this backend was taken.
-    model_hash
-        SHA-256 of the model, in hex.
     """
 
-    def __init__(self, read: Callable[[], Graph], model_hash: str, cache_dir: str, path: str, threads: int) -> None:
-        self.model_hash = model_hash
-        key = image_key(model_hash)
+    def __init__(self, read: Callable[[], Graph], identity: bytes, cache_dir: str, path: str, threads: int) -> None:
+        self._identity = identity
+        key = image_key(identity)
         self._image_path = os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
         self._local = threading.local()
         self._code: MachineCode | None = None
         self._graph: Graph | None = None
+        self.inputs: list[Value]
+        self.outputs: list[Value]
+        self.backend = "cpu"
         try:
-            image, self.backend_reason = _find_image(read, key, self._image_path, model_hash, path)
-            self._code = MachineCode(image)
-            self._interface = self._code.interface
-            self.backend = "cpu"
-            self._reject_wrong_code()
+            self.backend_reason = self._take_code(_images(read, key, self._image_path, identity, path))
         except (CompileError, ImportError) as error:
             self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
             self._graph = read()
             self._interface = interface_of(self._graph)
-        self.inputs: list[Value] = list(self._interface.inputs)
-        self.outputs: list[Value] = list(self._interface.outputs)
+            self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
         self._splitter: Splitter | None = None
         self._threads = (1, "one thread was asked for")
         if threads > 1:
             self._prepare_threads(threads)
+
+    def _take_code(self, images: Iterable[tuple[Image, str]]) -> str:
+        """Take the first machine code that gives the sample's numbers, and tell why it is this one.
+
+        Raises
+        ------
+        CompileError
+            There is none.
+        """
+        rejected = ""
+        for image, reason in images:
+            self._code = MachineCode(image)
+            self._interface = self._code.interface
+            self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
+            self._local = threading.local()
+            wrong = self.self_check()
+            if not wrong:
+                return reason + rejected
+            rejected += f"; rejected: {reason}, whose self-check failed: {wrong}"
+        raise CompileError(f"the self-check failed{rejected}")
 
     def _prepare_threads(self, threads: int) -> None:
         from rerank_engine.threads import Splitter, usable_processors, why_not_split
@@ -156,6 +174,13 @@ class Engine:
         count = min(threads, usable)
         self._splitter = Splitter(self._run, self._interface, count)
         self._threads = (count, f"{threads} were asked for, {usable} may be used")
+
+    @property
+    def model_hash(self) -> str:
+        """SHA-256 of the model, in hex."""
+        from rerank_engine.format.layout import header_in
+
+        return header_in(self._identity).content_sha256.hex()
 
     @property
     def cache_path(self) -> Path:
@@ -180,13 +205,8 @@ class Engine:
         sample = self._interface.sample
         if sample is None:
             return ""
-        return difference(sample, self._run_session(sample.inputs, self._check(sample.inputs)))
-
-    def _reject_wrong_code(self) -> None:
-        """Fall back to NumPy when machine code gives other numbers than the model's stored sample."""
-        wrong = self.self_check()
-        if wrong:
-            raise CompileError(f"the self-check failed: {wrong}")
+        found = self._run(sample.inputs, None)
+        return difference(sample, found if isinstance(found, dict) else {self.outputs[0].name: found})
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], *, history_key: Hashable = None
@@ -229,30 +249,25 @@ class Engine:
     def _run(self, inputs: Mapping[str, NDArray[Any]], history_key: Hashable) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Score candidates on this thread."""
         session: Session | None = getattr(self._local, "session", None)
+        if session is None and self._code is not None:
+            session = self._local.session = Session(self._code)
         if session is not None:
             direct = session.run_directly(inputs, history_key)
             if direct is not None:
                 return direct
         sizes = self._check(inputs)
-        results = self._run_session(inputs, sizes, history_key)
+        results = session.run(inputs, sizes, history_key) if session is not None else self._run_numpy(inputs)
         return results if len(results) > 1 else next(iter(results.values()))
 
-    def _run_session(
-        self, inputs: Mapping[str, NDArray[Any]], sizes: dict[str, int], history_key: Hashable = None
-    ) -> dict[str, NDArray[Any]]:
-        if self._code is None:
-            from rerank_engine.reference import evaluate
+    def _run_numpy(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        from rerank_engine.reference import evaluate
 
-            with np.errstate(over="ignore", invalid="ignore"):
-                cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
-            assert self._graph is not None, "without machine code the model is read"
-            results = evaluate(self._graph, cast)
-            # A result may be an input or a weight itself, which the caller must not get to write into.
-            return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
-        session: Session | None = getattr(self._local, "session", None)
-        if session is None:
-            session = self._local.session = Session(self._code)
-        return session.run(inputs, sizes, history_key)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
+        assert self._graph is not None, "without machine code the model is read"
+        results = evaluate(self._graph, cast)
+        # A result may be an input or a weight itself, which the caller must not get to write into.
+        return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
 
     def _check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         if not isinstance(inputs, Mapping):
@@ -267,6 +282,8 @@ class Engine:
                 raise InputError(f"input {value.name!r} must be a NumPy array, got {type(array).__name__}")
             if array.dtype != DTYPES[value.dtype] and not _converts(array.dtype, DTYPES[value.dtype]):
                 raise InputError(f"input {value}: dtype {array.dtype} does not convert; give {value.dtype}")
+        from rerank_engine.binding import bind_sizes
+
         sizes = bind_sizes(wanted, inputs, self._interface.maxima)
         for dim, name in self._interface.shrinking:
             if dim.evaluate(sizes) < 0:
@@ -297,18 +314,43 @@ class Engine:
         }
 
 
-def image_key(model_hash: str) -> str:
+def _identity_of_file(path: str) -> bytes:
+    """What stands for a model file: see :func:`rerank_engine.format.layout.file_identity`.
+
+    The header is not checked: machine code that was stored for these very bytes was made from a sound file, and to
+    check them without need would take a fifth of the start.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116 -- pathlib is slow to import
+        # Before opening: a named pipe would wait for its writer.
+        if stat.S_ISREG(status.st_mode):
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read(_HEADER_SIZE) + status.st_size.to_bytes(8, "little")
+    except (OSError, ValueError):
+        pass
+    from rerank_engine.format.content import read_header
+
+    read_header(path)
+    raise ModelFileError(f"{path}: changed while it was read")
+
+
+def image_key(identity: bytes) -> str:
     """Name of the image: everything that can change its answer or its speed."""
-    parts = [model_hash, ENGINE_VERSION, *machine_signature()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    parts = (identity, ENGINE_VERSION, *machine_signature())
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
-def _find_image(read: Callable[[], Graph], key: str, path: str, model_hash: str, model_path: str) -> tuple[Image, str]:
-    """Take what was compiled on this machine before, or lies ready beside the model, or compile; and tell which."""
+def _images(
+    read: Callable[[], Graph], key: str, path: str, identity: bytes, model_path: str
+) -> Iterator[tuple[Image, str]]:
+    """What was compiled on this machine before, what lies ready beside the model, what is compiled now; with why."""
     stored = _stored_image(key, path)
     if isinstance(stored, Image):
-        return stored, "stored machine code"
-    return _ready_image(model_hash, model_path) or _new_image(read, key, path, stored)
+        yield stored, "stored machine code"
+        stored = "compiled again"
+    if model_path:
+        yield from _ready_images(identity, model_path)
+    yield _new_image(read, key, path, stored)
 
 
 def _stored_image(key: str, path: str) -> Image | str:
@@ -324,11 +366,9 @@ def _stored_image(key: str, path: str) -> Image | str:
     return image
 
 
-def _ready_image(model_hash: str, path: str) -> tuple[Image, str] | None:
-    """The best machine code beside the model file that fits model, engine and processor."""
-    if not path:
-        return None
-    from rerank_engine.ready import ready_path, runnable_targets
+def _ready_images(identity: bytes, path: str) -> Iterator[tuple[Image, str]]:
+    """Machine code beside the model file that fits model, engine and processor, best first."""
+    from rerank_engine.ready import ready_key, ready_path, runnable_targets
 
     for target in runnable_targets():
         beside = ready_path(path, target)
@@ -336,9 +376,8 @@ def _ready_image(model_hash: str, path: str) -> tuple[Image, str] | None:
             image = Image.read(beside)
         except (ModelFileError, OSError, ValueError):
             continue
-        if image.meta.get("ready") == [model_hash, ENGINE_VERSION, target]:
-            return image, f"ready machine code: {beside}"
-    return None
+        if image.meta.get("ready") == ready_key(identity, target):
+            yield image, f"ready machine code: {beside}"
 
 
 def _new_image(read: Callable[[], Graph], key: str, path: str, why: str) -> tuple[Image, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,10 +21,10 @@ from rerank_engine.arena import (
     largest_size,
     place_dynamic,
 )
-from rerank_engine.codegen.image import ExecutableMemory, Image
 from rerank_engine.dimensions import Dim, product
 from rerank_engine.errors import InputError
-from rerank_engine.interface import from_plain
+from rerank_engine.image import ExecutableMemory, Image
+from rerank_engine.interface import Interface, from_plain
 from rerank_engine.values import CANDIDATES, DTYPES, Value, concrete
 
 if TYPE_CHECKING:
@@ -58,13 +59,17 @@ class MachineCode:
         self.interface = from_plain(self.meta["interface"], image.data[self.meta["interface_offset"] :])
         self.memory = ExecutableMemory(image.code)
         entries: dict[str, int] = self.meta["entries"]
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
-        self.call = kind(self.memory.address + entries[native_call.ENTRY])
         direct = entries.get(native_call.PYTHON_CALL)
         self.direct: native_call.NativeCall | None = None
         if direct is not None and native_call.is_supported():
             self.direct = native_call.NativeCall(self.memory.address + direct)
         self.weights_address = np.frombuffer(image.data, np.uint8).ctypes.data
+
+    @functools.cached_property
+    def call(self) -> Callable[..., int]:
+        """The model over raw addresses; most processes never need it."""
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64)
+        return kind(self.memory.address + self.meta["entries"][native_call.ENTRY])
 
 
 class Session:
@@ -74,18 +79,13 @@ class Session:
         self._code = code
         self._interface = code.interface
         self._names: list[str] = code.meta["names"]
-        self._dynamic = [
-            DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in code.meta["dynamic"]
-        ]
         self._weights_address = code.weights_address
         self._capacity: dict[str, int] = {}
         self._direct = code.direct.function if code.direct is not None else None
         self._history_key: Hashable = None
         self._is_list = [value.shape for value in self._interface.outputs] == [(Dim(CANDIDATES),)]
-        first = _FIRST_CAPACITY
-        while first > 1 and self._bytes_for(dict.fromkeys(self._names, first)) > _FIRST_BYTES:
-            first //= 2
-        self._reserve(dict.fromkeys(self._names, first))
+        capacity, places, arena_bytes = code.meta["first"]
+        self._reserve(dict.fromkeys(self._names, capacity), places, arena_bytes)
 
     def run_directly(self, inputs: Any, history_key: Hashable) -> Array | dict[str, Array] | None:
         """Run with arrays that need no conversion; None when they are not of that kind.
@@ -177,25 +177,19 @@ class Session:
 
     # --- memory --------------------------------------------------------------------------------------------
 
-    def _bytes_for(self, capacity: dict[str, int]) -> int:
-        """Bytes of all buffers with room for these sizes."""
-        _, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
-        values = (*self._interface.inputs, *self._interface.outputs)
-        return arena_bytes + sum(_buffer_bytes(value, capacity) for value in values)
-
     def _make_room(self, sizes: dict[str, int]) -> None:
         """Reserve for growing lists; where memory has no room to grow into, for these sizes only."""
         for grown in (_round_up, int):
             wanted = {name: max(self._capacity[name], grown(sizes[name])) for name in self._names}
             try:
-                self._reserve(wanted)
+                self._reserve(wanted, *_place(self._code.meta, wanted))
             except (MemoryError, OverflowError, ValueError):
                 continue
             return
-        raise InputError(f"the inputs say {sizes}: that needs {self._bytes_for(wanted):,} bytes, more than there is")
+        needed = _bytes_for(self._code.meta, self._interface, wanted)
+        raise InputError(f"the inputs say {sizes}: that needs {needed:,} bytes, more than there is")
 
-    def _reserve(self, capacity: dict[str, int]) -> None:
-        places, arena_bytes = place_dynamic(self._dynamic, self._code.meta["arena_bytes"], capacity)
+    def _reserve(self, capacity: dict[str, int], places: list[int], arena_bytes: int) -> None:
         # Allocated first and taken over together: when memory runs out, the smaller buffers stay in use.
         arena = aligned_bytes(arena_bytes + PADDING)
         inputs = [_buffer(value, capacity) for value in self._interface.inputs]
@@ -236,6 +230,31 @@ class Session:
         for index, name in enumerate(self._names):
             context[layout.limits + index] = min(capacity[name], maxima.get(name, capacity[name]))
         return context
+
+
+def first_room(meta: Mapping[str, Any], interface: Interface) -> tuple[int, list[int], int]:
+    """What a session starts with, so that a start plans nothing.
+
+    Returns
+    -------
+    tuple
+        Largest size of every named dimension, places of the values whose size depends on them, bytes of the arena.
+    """
+    first = _FIRST_CAPACITY
+    while first > 1 and _bytes_for(meta, interface, dict.fromkeys(meta["names"], first)) > _FIRST_BYTES:
+        first //= 2
+    return first, *_place(meta, dict.fromkeys(meta["names"], first))
+
+
+def _bytes_for(meta: Mapping[str, Any], interface: Interface, capacity: dict[str, int]) -> int:
+    """Bytes of all buffers of a session with room for these sizes."""
+    _, arena_bytes = _place(meta, capacity)
+    return arena_bytes + sum(_buffer_bytes(value, capacity) for value in (*interface.inputs, *interface.outputs))
+
+
+def _place(meta: Mapping[str, Any], capacity: dict[str, int]) -> tuple[list[int], int]:
+    buffers = [DynamicBuffer(name, Dim.parse(size), first, last) for name, size, first, last in meta["dynamic"]]
+    return place_dynamic(buffers, meta["arena_bytes"], capacity)
 
 
 def _round_up(size: int) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from rerank_engine.dimensions import Dim, resolve
+from rerank_engine.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,8 +61,7 @@ def concrete(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(resolve(dim, sizes) for dim in shape)
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Record):
     """A named tensor.
 
     Attributes
@@ -83,8 +82,7 @@ class Value:
         return f"{self.name}: {self.dtype}{shape_text(self.shape)}"
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Record):
     """Inputs and what the model must answer to them, stored with it so that any device can check itself.
 
     Attributes

@@ -128,7 +128,7 @@ def check_target() -> Check:
 
 def check_executable_memory() -> Check:
     """Whether the process may run code that it has written: a function that returns at once is called."""
-    from rerank_engine.codegen.image import ExecutableMemory
+    from rerank_engine.image import ExecutableMemory
 
     name = "executable memory"
     code = _RETURN.get(platform.machine().lower())

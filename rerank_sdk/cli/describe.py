@@ -31,8 +31,8 @@ def kind_of(path: Path) -> str:
     DataError
         It is none of these.
     """
-    from rerank_engine.codegen.image import MAGIC as IMAGE_MAGIC
     from rerank_engine.format.layout import MAGIC as MODEL_MAGIC
+    from rerank_engine.image import MAGIC as IMAGE_MAGIC
 
     magics = {MODEL_MAGIC: "model", IMAGE_MAGIC: "image", b"PK\x03\x04": "bundle", b"SQLite format 3\x00": "store"}
     suffixes = {".rrm": "model", ".rri": "image", ".rrb": "bundle", ".onnx": "onnx"}
@@ -116,7 +116,7 @@ def describe_image(path: Path) -> dict[str, Any]:
     ModelFileError
         It is damaged, not an image, or belongs to another user.
     """
-    from rerank_engine.codegen.image import Image
+    from rerank_engine.image import Image
 
     image = Image.read(path)
     shown = ("key", "target", "block", "arena_bytes", "weight_bytes", "compile_ms", "steps")

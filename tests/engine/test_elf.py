@@ -11,9 +11,9 @@ import pytest
 
 from rerank_engine.codegen.compile import compile_assembly
 from rerank_engine.codegen.elf import flatten
-from rerank_engine.codegen.image import ExecutableMemory
 from rerank_engine.codegen.target import host_target, named_target
 from rerank_engine.errors import CompileError
+from rerank_engine.image import ExecutableMemory
 
 HOST = host_target()
 SINE = """

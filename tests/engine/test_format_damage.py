@@ -74,7 +74,7 @@ def sealed(section: bytes, weights: bytes = WEIGHTS, **changes: int) -> bytes:
     body = section + bytes(aligned(HEADER_SIZE + len(section)) - HEADER_SIZE - len(section)) + weights
     hashes = hashlib.sha256(section).digest(), hashlib.sha256(weights).digest()
     header = layout(len(section), len(weights), *hashes)
-    return pack_header(header._replace(**changes)) + body
+    return pack_header(header.replace(**changes)) + body
 
 
 def reheadered(data: bytes, offset: int, layout_code: str, value: object) -> bytes:

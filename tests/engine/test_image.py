@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank_engine.codegen import image as image_module
-from rerank_engine.codegen.image import ExecutableMemory, Image
+from rerank_engine import image as image_module
 from rerank_engine.errors import CompileError, ModelFileError
+from rerank_engine.image import ExecutableMemory, Image
 
 IMAGE = Image(bytes(range(256)) * 5, {"entries": {"main": 64}, "name": "Ω"}, memoryview(bytes(range(99, 256)) * 3))
 EMPTY = Image(b"", {}, memoryview(b""))
@@ -69,8 +69,33 @@ def test_appended_bytes_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.rri"
     IMAGE.write(path)
     path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(ModelFileError, match="its hash does not match"):
+    with pytest.raises(ModelFileError, match=r"is damaged: \d+ bytes where \d+ are stated"):
         Image.read(path)
+
+
+def test_damage_in_large_constants_is_noticed(tmp_path: Path) -> None:
+    """Whole blocks of 64 KiB are summed by columns before they are hashed; what is left is hashed as it is."""
+    path = tmp_path / "a.rri"
+    rng = np.random.default_rng(5)
+    data = rng.integers(0, 256, 3 * 65536 + 640, np.uint8)
+    Image(b"code", {"name": "large"}, memoryview(data.tobytes())).write(path)
+    good = path.read_bytes()
+    start = len(good) - len(data)
+    places = [0, 1, 65535, 65536, 131072, 196607, 196608, len(data) - 1, *rng.integers(0, len(data), 60)]
+    for place in places:
+        bad = bytearray(good)
+        bad[start + place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bad)
+        with pytest.raises(ModelFileError, match="its hash does not match"):
+            Image.read(path)
+    for first, size in ((0, 4096), (65536, 65536), (70000, 512), (189000, 8000)):
+        bad = bytearray(good)
+        bad[start + first : start + first + size] = bytes(size)
+        path.write_bytes(bad)
+        with pytest.raises(ModelFileError, match="its hash does not match"):
+            Image.read(path)
+    path.write_bytes(good)
+    assert Image.read(path).data == data.tobytes()
 
 
 def test_another_users_image_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

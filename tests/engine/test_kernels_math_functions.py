@@ -18,8 +18,8 @@ from rerank_engine.codegen.compile import compile_assembly
 from rerank_engine.codegen.elf import FlatImage
 from rerank_engine.codegen.emitter import F32, F64, I64, POINTER, Emitter, i64
 from rerank_engine.codegen.function import _flush_denormals
-from rerank_engine.codegen.image import ExecutableMemory
 from rerank_engine.codegen.target import Target, host_architecture, host_target, named_target
+from rerank_engine.image import ExecutableMemory
 from rerank_engine.kernels import math as kernels
 from rerank_engine.native_call import ENTRY
 

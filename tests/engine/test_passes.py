@@ -305,7 +305,7 @@ def test_a_pass_that_breaks_the_graph_is_caught(tools: Any, monkeypatch: pytest.
         from dataclasses import replace
 
         name = graph.outputs[0]
-        values = {**graph.values, name: replace(graph.values[name], shape=(3,))}
+        values = {**graph.values, name: graph.values[name].replace(shape=(3,))}
         return replace(graph, values=values)
 
     monkeypatch.setitem(PASSES, "remove_identity", lies)
@@ -376,14 +376,12 @@ def test_expose_head_is_refused_where_there_is_none(tools: Any) -> None:
 
 def test_a_graph_that_lies_about_shapes_is_not_compiled(tools: Any) -> None:
     """Shapes come from a file; code for a wrong one would write out of bounds."""
-    from dataclasses import replace
-
     b = tools.GraphBuilder()
     x = b.input("float32", "N", 4)
     y = b.output(b.node("Relu", x)).graph.outputs[0]
     good = b.graph.values[y]
     for lie in ({"shape": (*good.shape[:1], 2)}, {"shape": (4,)}, {"dtype": "int64"}):
-        b.graph.values[y] = replace(good, **lie)
+        b.graph.values[y] = good.replace(**lie)
         with pytest.raises(GraphError, match=r"Relu node 'relu\d' makes float32\(N, 4\), but the graph declares relu"):
             tools.Compiled(b.finish())
 

@@ -6,6 +6,7 @@ import importlib
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 from rerank_engine import Model, load, machine, ready, runtime
+from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.errors import CompileError, InputError
+from rerank_engine.image import Image
 from rerank_engine.ready import compile_ready, ready_path, runnable_targets
+from rerank_engine.sample import make_sample
 
 Emulated = importlib.import_module("emulator").Emulated
 
@@ -197,3 +201,35 @@ def test_levels_follow_from_what_the_system_tells(
 def test_an_unknown_target_is_refused(saved: Path) -> None:
     with pytest.raises(CompileError, match="target 'x86-64-v9' is not known; known: x86-64, "):
         compile_ready(saved, "x86-64-v9")
+
+
+def test_code_that_gives_wrong_numbers_is_compiled_again(saved: Path) -> None:
+    """A sound file may still hold code for another machine than it says: the model's sample tells."""
+    model = Model.read(saved)
+    graph = replace(model.graph, sample=make_sample(model.graph))
+    Model(graph).save(saved)
+    doubled = Model(replace(graph, constants={name: 2 * array for name, array in graph.constants.items()}))
+    beside = saved.parent / "beside.rrm"
+    doubled.save(beside)
+
+    def spoil(path: Path) -> None:
+        """Put the constants of the other model under the meta of the right one."""
+        image, other = Image.read(path), compile_graph(doubled.graph)
+        start = image.meta["interface_offset"]
+        Image(image.code, image.meta, memoryview(bytes(other.data[:start]) + bytes(image.data[start:]))).write(path)
+
+    target = runnable_targets()[0]
+    path, _ = compile_ready(saved, target)
+    spoil(path)
+    engine = load(saved, cache_dir=saved.parent / "cache")
+    assert engine.backend == "cpu"
+    assert engine.self_check() == ""
+    assert engine.backend_reason.startswith(
+        f"compiled for this machine; rejected: ready machine code: {path}, whose self-check failed: output"
+    )
+    path.unlink()
+    assert load(saved, cache_dir=saved.parent / "cache").backend_reason == "stored machine code"
+    spoil(engine.cache_path)
+    again = load(saved, cache_dir=saved.parent / "cache")
+    assert again.backend_reason.startswith("compiled again; rejected: stored machine code, whose self-check failed")
+    assert load(saved, cache_dir=saved.parent / "cache").backend_reason == "stored machine code"

@@ -466,13 +466,10 @@ def test_options_and_files(tools: Any, tmp_path: Path) -> None:
 
 
 def test_a_model_file_that_lies_about_shapes_is_refused(tools: Any, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     b = dense(tools)
     graph = b.finish()
-    graph.values[graph.outputs[0]] = replace(
-        graph.values[graph.outputs[0]], shape=(*graph.values[graph.outputs[0]].shape[:1], 2)
-    )
+    value = graph.values[graph.outputs[0]]
+    graph.values[value.name] = value.replace(shape=(*value.shape[:1], 2))
     path = tmp_path / "lie.rrm"
     Model(graph).save(path)
     with pytest.raises(GraphError, match="but the graph declares"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rerank_engine import load, runtime
-from rerank_engine.codegen.image import Image
+from rerank_engine.image import Image
 from rerank_engine.model import Model
 from rerank_engine.runtime import Engine, image_key
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from rerank_engine.codegen import image
+from rerank_engine import image
 from rerank_engine.errors import CompileError
 from rerank_engine.runtime import Engine
 from rerank_sdk.bundle import Bundle

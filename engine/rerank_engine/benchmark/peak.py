@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from rerank_engine.codegen.compile import compile_assembly
-from rerank_engine.codegen.image import ExecutableMemory
 from rerank_engine.codegen.target import Target, host_target
+from rerank_engine.image import ExecutableMemory
 
 _ENTRY = "peak"
 _CHAINS = 12

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from rerank_engine.arena import PADDING, aligned_bytes, joined_bytes, round_up
 from rerank_engine.codegen.elf import FlatImage, flatten
 from rerank_engine.codegen.function import generate
-from rerank_engine.codegen.image import Image
 from rerank_engine.codegen.target import Target, host_target
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import Graph
+from rerank_engine.image import Image
 from rerank_engine.interface import interface_of, to_plain
 from rerank_engine.native_call import ENTRY
 from rerank_engine.packing import pack_all
 from rerank_engine.plan import Plan, make_plan
+from rerank_engine.session import first_room
 
 _LLVM_LOCK = Lock()
 _OPTIMISATION_LEVEL = 2
@@ -73,7 +74,8 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
     plan = make_plan(graph)
     generated = generate(plan, target)
     flat = compile_assembly(generated.assembly, target, *generated.entries)
-    plain, arrays = to_plain(interface_of(graph))
+    interface = interface_of(graph)
+    plain, arrays = to_plain(interface)
     data, interface_offset = _data(plan, arrays)
     meta: dict[str, Any] = {
         "entries": flat.entries,
@@ -91,6 +93,7 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
         ],
         "compile_ms": round((time.perf_counter() - started) * 1e3, 1),
     }
+    meta["first"] = first_room(meta, interface)
     return Image(flat.code, meta, data)
 
 

@@ -25,9 +25,9 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from typing import NamedTuple
 
 from rerank_engine.errors import ModelFileError
+from rerank_engine.records import Record
 
 MAGIC = b"\x89RRM\r\n\x1a\n"
 MAJOR_VERSION = 2
@@ -49,7 +49,7 @@ _RESERVED = bytes(4)
 _REMEDY = "it is damaged or was cut short: copy or save it again"
 
 
-class Source(NamedTuple):
+class Source(Record):
     """What is being read, for messages.
 
     Attributes
@@ -68,7 +68,7 @@ class Source(NamedTuple):
         return ModelFileError(f"{self.name}: {place}: {problem}; {self.remedy}")
 
 
-class Header(NamedTuple):
+class Header(Record):
     """The header's facts.
 
     Attributes
@@ -153,6 +153,22 @@ def pack_header(header: Header) -> bytes:
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
+def file_identity(header: Header) -> bytes:
+    """What stands for a model file without being understood: the header's bytes and the file's size.
+
+    >>> header = layout(200, 1000, bytes(32), bytes(32))
+    >>> header_in(file_identity(header)) == header
+    True
+    """
+    return pack_header(header) + header.file_size.to_bytes(8, "little")
+
+
+def header_in(identity: bytes) -> Header:
+    """The header in :func:`file_identity`."""
+    size = int.from_bytes(identity[-8:], "little")
+    return parse_header(identity[:-8], size, Source("identity of a model"))
+
+
 def parse_header(start: bytes, actual_size: int, source: Source) -> Header:
     """Read and check a header.
 
@@ -191,7 +207,7 @@ def parse_header(start: bytes, actual_size: int, source: Source) -> Header:
     *facts, reserved = _BODY.unpack_from(start, _PREFIX.size)
     if reserved != _RESERVED:
         raise source.damaged("header", "reserved bytes are not zero")
-    header = Header._make([*facts, minor])
+    header = Header(*(*facts, minor))
     _check_sections(header, actual_size, source)
     return header
 

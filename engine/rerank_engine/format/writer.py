@@ -21,7 +21,7 @@ from rerank_engine.files import write_atomically
 from rerank_engine.format.arrays import Placement, place, plain_bytes, stored_parts
 from rerank_engine.format.decoder import decode_graph
 from rerank_engine.format.encoder import encode_graph
-from rerank_engine.format.layout import HEADER_SIZE, MAX_GRAPH_SIZE, Source, layout, pack_header
+from rerank_engine.format.layout import HEADER_SIZE, MAX_GRAPH_SIZE, Header, Source, layout, pack_header
 from rerank_engine.format.sample import verify_sample
 from rerank_engine.graph import Graph
 
@@ -31,14 +31,19 @@ class EncodedModel(NamedTuple):
 
     Attributes
     ----------
-    content_hash
-        Hex SHA-256, the identity of the model; see :mod:`.layout`.
+    header
+        See :mod:`.layout`.
     parts
         The file's bytes in order: the header, the graph, then padding and views of the arrays.
     """
 
-    content_hash: str
+    header: Header
     parts: tuple[bytes | memoryview, ...]
+
+    @property
+    def content_hash(self) -> str:
+        """Hex SHA-256, the identity of the model."""
+        return self.header.content_sha256.hex()
 
 
 def write_model(graph: Graph, path: str | os.PathLike[str]) -> str:
@@ -140,7 +145,7 @@ def encode_model(graph: Graph) -> EncodedModel:
         digest.update(part)
     header = layout(len(section), placement.byte_size, hashlib.sha256(section).digest(), digest.digest())
     padding = bytes(header.weights_offset - HEADER_SIZE - len(section))
-    return EncodedModel(header.content_sha256.hex(), (pack_header(header), section, padding, *weights))
+    return EncodedModel(header, (pack_header(header), section, padding, *weights))
 
 
 def _numbered(graph: Graph) -> list[str]:

@@ -36,7 +36,7 @@ def fuse_matmul(graph: Graph) -> Graph:
                 if constants[name].shape != flat.shape:
                     graph_name = _row_name(f"{name}.row", flat, values, constants)
                     constants[graph_name] = flat
-                    values[graph_name] = replace(values[name], name=graph_name, shape=flat.shape)
+                    values[graph_name] = values[name].replace(name=graph_name, shape=flat.shape)
                     nodes[reader.outputs[0]] = fused = replace(fused, inputs=(*fused.inputs[:2], graph_name))
             current = fused
     order = {node.outputs[0]: index for index, node in enumerate(graph.nodes)}

