@@ -5,6 +5,7 @@ Where machine code is missing it is compiled once and stored; where it may not r
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import threading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from rerank_engine.graph import Graph
     from rerank_engine.model import Model
+    from rerank_engine.search.background import BackgroundSearch
     from rerank_engine.threads import Splitter
 
 ENGINE_VERSION = "11"
@@ -44,6 +46,7 @@ def load(
     cache_dir: str | Path | None = None,
     threads: int = 1,
     device: str = "auto",
+    search_s: float | None = None,
 ) -> Engine:
     """Make a model ready to run.
 
@@ -58,6 +61,10 @@ def load(
         long lists are cut where each row depends on its own candidate only. :meth:`Engine.explain` tells.
     device
         ``"auto"`` or ``"cpu"``.
+    search_s
+        Seconds to search for faster kernels where the model was compiled now, in a process beside this one while the
+        default ones answer; what is found is kept with the machine code. 0: not at all. By default what
+        ``RERANK_SEARCH_S`` says, else 0.5. ``rerank tune`` searches for as long as it is told.
 
     Returns
     -------
@@ -80,6 +87,10 @@ def load(
         raise InputError(f"threads={threads!r}: expected a number of at least 1")
     if device not in _DEVICES:
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
+    if search_s is None:
+        search_s = _default_search_s()
+    if not isinstance(search_s, int | float) or not 0 <= search_s < math.inf:
+        raise InputError(f"search_s={search_s!r}: expected seconds, 0 or more")
     if isinstance(model, str | os.PathLike):
         path, text = model, os.fspath(model)
         identity = _identity_of_file(text)
@@ -104,7 +115,7 @@ def load(
         from rerank_engine.paths import user_cache_text
 
         cache_dir = os.path.join(user_cache_text(), "images")  # noqa: PTH118 -- pathlib is slow to import
-    return Engine(read, identity, os.fspath(cache_dir), text, threads)
+    return Engine(read, identity, os.fspath(cache_dir), text, threads, search_s)
 
 
 class Engine:
@@ -120,8 +131,11 @@ class Engine:
         Why this backend was taken.
     """
 
-    def __init__(self, read: Callable[[], Graph], identity: bytes, cache_dir: str, path: str, threads: int) -> None:
+    def __init__(
+        self, read: Callable[[], Graph], identity: bytes, cache_dir: str, path: str, threads: int, search_s: float
+    ) -> None:
         self._identity = identity
+        self._search: BackgroundSearch | None = None
         key = image_key(identity)
         self._image_path = os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
         self._local = threading.local()
@@ -131,7 +145,9 @@ class Engine:
         self.outputs: list[Value]
         self.backend = "cpu"
         try:
-            self.backend_reason = self._take_code(_images(read, key, self._image_path, identity, path))
+            self.backend_reason, is_new = self._take_code(_images(read, key, self._image_path, identity, path))
+            if is_new:
+                self._search_beside(read(), key, search_s)
         except (CompileError, ImportError) as error:
             self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
@@ -143,8 +159,8 @@ class Engine:
         if threads > 1:
             self._prepare_threads(threads)
 
-    def _take_code(self, images: Iterable[tuple[Image, str]]) -> str:
-        """Take the first machine code that gives the sample's numbers, and tell why it is this one.
+    def _take_code(self, images: Iterable[tuple[Image, str, bool]]) -> tuple[str, bool]:
+        """Take the first machine code that gives the sample's numbers; why it is this one, and whether it is new.
 
         Raises
         ------
@@ -152,16 +168,52 @@ class Engine:
             There is none.
         """
         rejected = ""
-        for image, reason in images:
+        for image, reason, is_new in images:
             self._code = MachineCode(image)
             self._interface = self._code.interface
             self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
             self._local = threading.local()
             wrong = self.self_check()
             if not wrong:
-                return reason + rejected
+                return reason + rejected, is_new
             rejected += f"; rejected: {reason}, whose self-check failed: {wrong}"
         raise CompileError(f"the self-check failed{rejected}")
+
+    def _search_beside(self, graph: Graph, key: str, search_s: float) -> None:
+        from pathlib import Path
+
+        from rerank_engine.search.background import BackgroundSearch
+
+        self._search = BackgroundSearch(graph, Path(self._image_path), key, search_s, self._take_found)
+
+    def _take_found(self, image: Image) -> None:
+        """Go on with what a search has found. Calls that run now end with the code that they began with."""
+        self._code = MachineCode(image)
+        self._local = threading.local()
+
+    def wait_for_search(self, timeout_s: float | None = None) -> bool:
+        """Wait for the search that was begun when the model was compiled.
+
+        Returns
+        -------
+        bool
+            Whether there is none, or it has ended; :meth:`explain` tells how.
+
+        Examples
+        --------
+        >>> engine.wait_for_search(timeout_s=60)  # doctest: +SKIP
+        True
+        """
+        return self._search is None or self._search.wait(timeout_s)
+
+    def _search_report(self) -> dict[str, Any]:
+        report: dict[str, Any] = {}
+        if self._code is not None:
+            report = self._code.meta.get("search", {})
+        if not report:
+            state = "not run: rerank tune MODEL does" if self._search is None else self._search.state
+            report = {"is_used": False, "reason": state}
+        return report
 
     def _prepare_threads(self, threads: int) -> None:
         from rerank_engine.threads import Splitter, usable_processors, why_not_split
@@ -293,7 +345,7 @@ class Engine:
         return sizes
 
     def explain(self) -> dict[str, Any]:
-        """Tell what was planned and why: backend, target, block size, memory, steps.
+        """Tell what was planned and why: backend, target, block size, memory, steps, the search for kernels.
 
         Examples
         --------
@@ -309,9 +361,18 @@ class Engine:
             "image": self._image_path,
             "threads": self._threads[0],
             "threads_reason": self._threads[1],
+            "search": self._search_report(),
             **{key: meta[key] for key in ("target", "block", "arena_bytes", "weight_bytes", "steps") if key in meta},
             "code_bytes": len(self._code.image.code) if self._code else 0,
         }
+
+
+def _default_search_s() -> float:
+    text = os.environ.get("RERANK_SEARCH_S", "0.5")
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"RERANK_SEARCH_S={text!r}: expected seconds, 0 or more") from None
 
 
 def _identity_of_file(path: str) -> bytes:
@@ -342,15 +403,19 @@ def image_key(identity: bytes) -> str:
 
 def _images(
     read: Callable[[], Graph], key: str, path: str, identity: bytes, model_path: str
-) -> Iterator[tuple[Image, str]]:
-    """What was compiled on this machine before, what lies ready beside the model, what is compiled now; with why."""
+) -> Iterator[tuple[Image, str, bool]]:
+    """What was compiled on this machine before, what lies ready beside the model, what is compiled now.
+
+    Each with why, and whether it is new.
+    """
     stored = _stored_image(key, path)
     if isinstance(stored, Image):
-        yield stored, "stored machine code"
+        yield stored, "stored machine code", False
         stored = "compiled again"
     if model_path:
-        yield from _ready_images(identity, model_path)
-    yield _new_image(read, key, path, stored)
+        for image, reason in _ready_images(identity, model_path):
+            yield image, reason, False
+    yield *_new_image(read, key, path, stored), True
 
 
 def _stored_image(key: str, path: str) -> Image | str:

@@ -22,6 +22,7 @@ from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
 from rerank_sdk.cli.run import run
 from rerank_sdk.cli.train import train
+from rerank_sdk.cli.tune import tune
 from rerank_sdk.cli.verify import verify
 
 DEBUG_VARIABLE = "RERANK_DEBUG"
@@ -79,6 +80,7 @@ app.command()(demo)
 app.command()(train)
 app.command()(convert)
 app.command("compile")(compile_model)
+app.command()(tune)
 app.command()(verify)
 app.command()(inspect)
 app.command()(run)

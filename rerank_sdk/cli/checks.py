@@ -78,6 +78,7 @@ def run_checks(bundle: Path | None = None) -> Iterator[Check]:
         "CPU target": check_target,
         "executable memory": check_executable_memory,
         "cache folder": check_cache,
+        "kernel search": check_search,
     }
     checks |= {f"extra [{name}]": _extra_check(name) for name in EXTRAS}
     checks["bundle"] = lambda: check_bundle(bundle)
@@ -159,6 +160,28 @@ def check_cache() -> Check:
         return Check(name, BROKEN, f"{folder}: {error}", way_out)
     found = f"{folder} ({', '.join(sizes) or 'empty'})"
     return Check(name, OK, found, "nothing to do, it may be deleted")
+
+
+def check_search() -> Check:
+    """What searches for kernels have found for the models whose machine code is kept here."""
+    from rerank_engine.image import Image
+    from rerank_engine.paths import user_cache_dir
+
+    name = "kernel search"
+    found, searched, faster = 0, 0, []
+    for path in sorted((user_cache_dir() / "images").glob("*.rri")):
+        try:
+            meta = Image.read(path).meta
+        except (RerankError, OSError, ValueError):
+            continue
+        found += 1
+        report = meta.get("search")
+        searched += report is not None
+        if report and report["is_used"]:
+            faster.append(f"{meta['interface']['name']} {report['reason']}")
+    text = f"{found} models compiled, {searched} searched, {len(faster)} with other kernels than the default"
+    way_out = _NOTHING if searched == found else "rerank tune MODEL searches longer than a first launch does"
+    return Check(name, OK, "; ".join([text, *faster]), way_out)
 
 
 def check_extra(name: str) -> Check:

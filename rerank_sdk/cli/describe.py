@@ -119,7 +119,7 @@ def describe_image(path: Path) -> dict[str, Any]:
     from rerank_engine.image import Image
 
     image = Image.read(path)
-    shown = ("key", "target", "block", "arena_bytes", "weight_bytes", "compile_ms", "steps")
+    shown = ("key", "target", "block", "arena_bytes", "weight_bytes", "compile_ms", "search", "steps")
     return {"code_bytes": len(image.code), **{name: image.meta[name] for name in shown if name in image.meta}}
 
 

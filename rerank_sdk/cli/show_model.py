@@ -48,6 +48,14 @@ def show_plan(plan: Mapping[str, Any]) -> None:
     ]
     if "compile_ms" in plan:
         facts.append(("compiled in", f"{plan['compile_ms']:,} ms"))
+    search = plan.get("search")
+    if search:
+        facts.append(("kernel search", search["reason"]))
+        facts += [
+            (f"product {product}", f"tiles {one['chosen']} for {one['default']}")
+            for product, one in search.get("tilings", {}).items()
+            if search["is_used"]
+        ]
     show_facts(facts)
     table = make_table(("step", "right"), "runs", "operators", "writes")
     for number, step in enumerate(plan.get("steps", ())):

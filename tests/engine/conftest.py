@@ -20,6 +20,7 @@ from rerank_engine.binding import bind_sizes
 from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.codegen.target import Target
 from rerank_engine.graph import DTYPES, Dim, Graph, Node, Value, concrete, is_per_candidate, shape_attribute
+from rerank_engine.kernels.gemm import Tilings
 from rerank_engine.ops import lookup
 from rerank_engine.reference import evaluate
 from rerank_engine.session import MachineCode, Session
@@ -124,9 +125,9 @@ def _draw(random: np.random.Generator, dtype: str, shape: tuple[int, ...], domai
 class Compiled:
     """Machine code of a graph, called without the checks and the cache of an engine."""
 
-    def __init__(self, graph: Graph, target: Target | None = None) -> None:
+    def __init__(self, graph: Graph, target: Target | None = None, tilings: Tilings | None = None) -> None:
         self.graph = graph
-        self.image = compile_graph(graph, target)
+        self.image = compile_graph(graph, target, tilings)
         self._session = Session(MachineCode(self.image))
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

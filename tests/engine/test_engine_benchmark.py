@@ -12,16 +12,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from rerank_engine.benchmark import benchmark_engine, ours, process
+from rerank_engine.benchmark import benchmark_engine, ours
 from rerank_engine.benchmark.cards import INPUT_SETS, read_cards
 from rerank_engine.benchmark.gains import measure_gains
 from rerank_engine.benchmark.peak import peak_gflops
 from rerank_engine.benchmark.peers import read_peers
-from rerank_engine.benchmark.process import EngineCommand, Worker, WorkerFailed, run_start
+from rerank_engine.benchmark.process import EngineCommand, run_start
 from rerank_engine.benchmark.results import LARGEST_ERROR, compare, is_wrong, relative_error
 from rerank_engine.benchmark.rounds import Times, plan_blocks, time_interleaved
 from rerank_engine.benchmark.session import Session, choose_cores, truth, truth_graph
 from rerank_engine.errors import DataError, InputError
+from rerank_engine.workers import Worker, WorkerFailed, decode
 from rerank_sdk.cli import app
 
 WIDTH = 4
@@ -485,7 +486,7 @@ def test_the_processors_are_among_those_that_are_allowed() -> None:
 def test_an_interpreter_that_is_missing_is_a_failure(tmp_path: Path, fakes: Path) -> None:
     command = EngineCommand(str(tmp_path / "no-python"), str(fakes))
     with pytest.raises(WorkerFailed, match="cannot be started"):
-        Worker(command, tmp_path / "log")
+        Worker(command.words(), command.variables(), tmp_path / "log")
     with pytest.raises(WorkerFailed, match="cannot be started"):
         run_start(command, ["right", "m", "i"], 5)
 
@@ -506,7 +507,8 @@ def test_a_worker_answers_errors_and_goes_on(tmp_path: Path, fakes: Path) -> Non
         "model": str(tmp_path / "model"),
         "inputs": str(tmp_path / "inputs.npz"),
     }
-    worker = Worker(EngineCommand(sys.executable, str(fakes)), tmp_path / "log")
+    command = EngineCommand(sys.executable, str(fakes))
+    worker = Worker(command.words(), command.variables(), tmp_path / "log")
     try:
         with pytest.raises(WorkerFailed, match="no such operator"):
             worker.ask({**request, "engine": "refusing"}, 60)
@@ -528,7 +530,7 @@ def test_a_worker_answers_errors_and_goes_on(tmp_path: Path, fakes: Path) -> Non
 def test_an_answer_that_is_no_object_is_a_failure() -> None:
     for text in ("", "[1]", "Segmentation"):
         with pytest.raises(WorkerFailed, match="not a JSON object"):
-            process._decode(text)
+            decode(text)
 
 
 # --- ours ----------------------------------------------------------------------------------------------------

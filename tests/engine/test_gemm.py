@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank_engine.codegen.target import named_target
+from rerank_engine.codegen.target import host_target, named_target
 from rerank_engine.errors import UnsupportedOperatorError
-from rerank_engine.kernels.gemm import choose_tile, panel_width, uses_dot
+from rerank_engine.kernels.gemm import MANY, Tiling, choose_tiling, legal_tilings, uses_dot
 from rerank_engine.ops import OPERATORS
 from rerank_engine.ops.matmul import FUSED_ACTIVATIONS
 from rerank_engine.packing import pack
@@ -50,11 +50,51 @@ def test_constant_weights_of_every_edge(tools: Any, shift: int) -> None:
 def test_a_tile_fits_its_registers(cpu: str) -> None:
     target = named_target(cpu)
     for columns in range(140):
-        tile = choose_tile(columns, target.lanes, target.registers)
-        assert tile.rows >= 1
-        assert tile.vectors >= 1
-        assert tile.rows * tile.vectors + tile.vectors + 1 <= target.registers
-        assert panel_width(columns, target.lanes, target.registers) == tile.vectors * target.lanes
+        tilings = legal_tilings(columns, target.lanes, target.registers)
+        assert tilings[0] == choose_tiling(columns, target.lanes, target.registers)
+        assert len(set(tilings)) == len(tilings)
+        for tiling in tilings:
+            for rows in (tiling.many_rows, tiling.few_rows):
+                assert rows >= 1
+                assert tiling.vectors >= 1
+                assert rows * tiling.vectors + tiling.vectors + 1 <= target.registers
+
+
+@pytest.mark.parametrize("cpu", ["", "x86-64-v3", "x86-64-v2"])
+def test_every_tiling_gives_the_same_bits(tools: Any, cpu: str) -> None:
+    """What a search may pick changes the time and no number; at every edge of rows, columns and depth."""
+    target = named_target(cpu) if cpu else host_target()
+    shapes = [(0, 3), (31, 63), (33, 130), (258, 48)]
+
+    def build() -> Any:
+        b = tools.GraphBuilder()
+        for number, (inner, columns) in enumerate(shapes):
+            x = b.input("float32", "N", inner, domain="plain")
+            bias = [weight(b, columns)] if number % 2 else []
+            b.output(b.node("MatMul", x, weight(b, inner, columns), *bias, activation="Relu" if number % 3 else ""))
+        left, right = b.input("float32", "N", 5, 33, domain="plain"), b.input("float32", "N", 33, 65, domain="plain")
+        return b.output(b.node("MatMul", left, right))
+
+    b = build()
+    graph = b.finish()
+    plain = tools.Compiled(graph, target)
+    counts = (0, 1, 2, MANY - 1, MANY, MANY + 1, 50, 131)
+    feeds = {candidates: b.feeds(candidates, seed=candidates) for candidates in counts}
+    want = {candidates: plain(feeds[candidates]) for candidates in counts}
+    expected = {candidates: tools.expect(graph, feeds[candidates]) for candidates in counts}
+    lists = [legal_tilings(columns, target.lanes, target.registers) for _, columns in [*shapes, (33, 65)]]
+    for place in range(max(map(len, lists))):
+        # Each variant once for many rows, with another number of rows of the same width for few.
+        tilings = {}
+        for shape, choices in zip(shapes, lists, strict=False):
+            one = choices[place % len(choices)]
+            few = [other.few_rows for other in choices if other.vectors == one.vectors]
+            tilings[shape] = Tiling(one.vectors, one.many_rows, few[(place + 1) % len(few)])
+        compiled = tools.Compiled(graph, target, tilings)
+        for candidates in counts:
+            for name, array in compiled(feeds[candidates]).items():
+                np.testing.assert_array_equal(array, want[candidates][name], f"{tilings} at N={candidates}")
+                tools.assert_close(array, expected[candidates][name], f"{name} at N={candidates}", *TOLERANCE)
 
 
 def test_one_and_two_columns_go_along_the_depth() -> None:

@@ -24,6 +24,7 @@ COMMANDS = (
     "train",
     "convert",
     "compile",
+    "tune",
     "verify",
     "inspect",
     "run",

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.benchmark.cards import ModelCard
-from rerank_engine.benchmark.process import EngineCommand, Worker, WorkerFailed
+from rerank_engine.benchmark.process import EngineCommand
 from rerank_engine.benchmark.results import compare, is_wrong, relative_error
 from rerank_engine.benchmark.rounds import time_interleaved
 from rerank_engine.benchmark.session import Session, truth
 from rerank_engine.graph import Graph
 from rerank_engine.inspect import Cost
+from rerank_engine.workers import Worker, WorkerFailed
 
 
 class Field:
@@ -52,7 +53,8 @@ class Field:
         worker = self._workers.get(name)
         if worker is None or not worker.is_alive:
             log = self._session.folder / f"{name.replace('/', '_')}.log"
-            worker = self._workers[name] = Worker(self._commands[name], log)
+            command = self._commands[name]
+            worker = self._workers[name] = Worker(command.words(), command.variables(), log)
         return worker
 
     def load(self, name: str, engine: str, path: str, inputs: Path) -> Worker:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from rerank_engine.benchmark.calls import Field
 from rerank_engine.benchmark.cards import ModelCard
-from rerank_engine.benchmark.process import Worker
 from rerank_engine.benchmark.results import OURS
 from rerank_engine.benchmark.rounds import time_interleaved
 from rerank_engine.benchmark.session import Session
 from rerank_engine.errors import RerankError
 from rerank_engine.model import Model
+from rerank_engine.workers import Worker
 
 _ALL = "all"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rerank_engine.benchmark.process import Worker, WorkerFailed
+from rerank_engine.workers import Worker, WorkerFailed
 
 ROUNDS = 20
 """Blocks of each engine, where its calls are short enough for so many within the budget."""

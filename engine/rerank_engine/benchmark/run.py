@@ -14,12 +14,13 @@ from rerank_engine.benchmark.cards import ModelCard, read_cards
 from rerank_engine.benchmark.gains import measure_gains
 from rerank_engine.benchmark.peak import peak_gflops
 from rerank_engine.benchmark.peers import read_peers
-from rerank_engine.benchmark.process import WorkerFailed, run_start
+from rerank_engine.benchmark.process import run_start
 from rerank_engine.benchmark.results import OURS
 from rerank_engine.benchmark.session import Session, choose_cores, truth_graph
 from rerank_engine.benchmark.start import Start, time_starts
 from rerank_engine.errors import CompileError, InputError, RerankError
 from rerank_engine.inspect import cost
+from rerank_engine.workers import WorkerFailed
 
 SIZES = (1, 10, 50, 200, 1000)
 START_SIZE = 50

@@ -9,8 +9,9 @@ from statistics import median
 from typing import Any
 
 from rerank_engine.benchmark.ours import FORMS
-from rerank_engine.benchmark.process import EngineCommand, WorkerFailed, run_start
+from rerank_engine.benchmark.process import EngineCommand, run_start
 from rerank_engine.benchmark.results import OURS
+from rerank_engine.workers import WorkerFailed
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rerank_engine.errors import CompileError
 from rerank_engine.graph import Graph
 from rerank_engine.image import Image
 from rerank_engine.interface import interface_of, to_plain
+from rerank_engine.kernels.gemm import Tilings
 from rerank_engine.native_call import ENTRY
 from rerank_engine.packing import pack_all
 from rerank_engine.plan import Plan, make_plan
@@ -59,8 +60,8 @@ def compile_assembly(assembly: str, target: Target, *entries: str) -> FlatImage:
         return flatten(machine.emit_object(module), *(entries or (ENTRY,)))
 
 
-def compile_graph(graph: Graph, target: Target | None = None) -> Image:
-    """Plan, generate and compile a graph for a target (default: this machine).
+def compile_graph(graph: Graph, target: Target | None = None, tilings: Tilings | None = None) -> Image:
+    """Plan, generate and compile a graph for a target (default: this machine), with measured tilings if there are any.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
     started = time.perf_counter()
     target = target or host_target()
     plan = make_plan(graph)
-    generated = generate(plan, target)
+    generated = generate(plan, target, tilings or {})
     flat = compile_assembly(generated.assembly, target, *generated.entries)
     interface = interface_of(graph)
     plain, arrays = to_plain(interface)
@@ -86,7 +87,7 @@ def compile_graph(graph: Graph, target: Target | None = None) -> Image:
         "dynamic": [[buffer.name, str(buffer.size_bytes), buffer.first, buffer.last] for buffer in plan.dynamic],
         "weight_bytes": plan.weight_bytes,
         "block": plan.block,
-        "target": {"triple": target.triple, "cpu": target.cpu, "lanes": target.lanes},
+        "target": {"triple": target.triple, "cpu": target.cpu, "lanes": target.lanes, "registers": target.registers},
         "reports": list(generated.reports),
         "steps": [
             {"label": step.label, "writes": ", ".join(step.writes), "runs": _RUNS[step.mode]} for step in plan.steps

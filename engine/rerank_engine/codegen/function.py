@@ -32,11 +32,12 @@ from rerank_engine.codegen.python_call import can_be_called_directly, emit_pytho
 from rerank_engine.codegen.target import Target
 from rerank_engine.graph import CANDIDATES, Dim, Shape, Value
 from rerank_engine.kernels import copy
+from rerank_engine.kernels.gemm import Tilings
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
 from rerank_engine.native_call import ENTRY, PYTHON_CALL
 from rerank_engine.ops import lookup
 from rerank_engine.plan import Plan, Step
-from rerank_engine.plan.steps import Mode
+from rerank_engine.plan.steps import Mode, Phase
 
 _STEP_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER, POINTER, I64, I64])
 _ENTRY_TYPE = ir.FunctionType(I32, [POINTER, POINTER, POINTER, POINTER, I64])
@@ -64,37 +65,48 @@ class Generated:
     entries: tuple[str, ...]
 
 
-def generate(plan: Plan, target: Target) -> Generated:
+def generate(plan: Plan, target: Target, tilings: Tilings) -> Generated:
     """Write the function of a plan. Fills the plan's weight table on the way."""
     module = ir.Module(name="rerank")
     module.triple = target.triple
     reports: list[str] = []
     numbers = itertools.count()
-    phases = [
-        (phase.mode, [_step_function(plan, module, step, next(numbers), target, reports) for step in phase.steps])
-        for phase in plan.phases
-    ]
+
+    def functions(phase: Phase) -> list[ir.Function]:
+        return [_step_function(plan, module, step, next(numbers), target, tilings, reports) for step in phase.steps]
+
+    phases = [(phase.mode, functions(phase)) for phase in plan.phases]
     phases.append(("whole", _copy_function(plan, module, target)))
     entry = _entry_function(plan, module, target, phases)
     entries = [ENTRY]
     if can_be_called_directly(plan):
         emit_python_call(module, entry, plan, target)
         entries.append(PYTHON_CALL)
+    return Generated(module_text(module, target), tuple(reports), tuple(entries))
+
+
+def module_text(module: ir.Module, target: Target) -> str:
+    """Assembly of a module, with the attributes that every function needs."""
     # Without the first LLVM turns copy loops into calls of memcpy, which the image has not. Without the second it takes
     # comparisons for tests of bits, which tell a denormal from the zero that it counts as.
     extra = ' "no-builtins" "denormal-fp-math"="preserve-sign,preserve-sign"'
     extra += " noredzone" if target.calling_convention == "win64cc" else ""
-    text = re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
-    return Generated(text, tuple(reports), tuple(entries))
+    return re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
 
 
 def _step_function(
-    plan: Plan, module: ir.Module, step: Step, index: int, target: Target, reports: list[str]
+    plan: Plan,
+    module: ir.Module,
+    step: Step,
+    index: int,
+    target: Target,
+    tilings: Tilings,
+    reports: list[str],
 ) -> ir.Function:
     function = ir.Function(module, _STEP_TYPE, f"step{index}_{step.label[:40]}")
     function.linkage = "internal"
     emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
-    lowering = Lowering(plan, module, emitter, function.args, step.mode, target.registers, reports)
+    lowering = Lowering(plan, module, emitter, function.args, step.mode, target.registers, tilings, reports)
     if step.is_pointwise:
         _lower_pointwise(lowering, step)
     else:
@@ -113,7 +125,7 @@ def _copy_function(plan: Plan, module: ir.Module, target: Target) -> list[ir.Fun
     function = ir.Function(module, _STEP_TYPE, "copy_outputs")
     function.linkage = "internal"
     emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
-    lowering = Lowering(plan, module, emitter, function.args, "whole", target.registers, [])
+    lowering = Lowering(plan, module, emitter, function.args, "whole", target.registers, {}, [])
     for index in plan.copied_outputs:
         value = plan.values[plan.graph.outputs[index]]
         source, goal = lowering.address(value.name), lowering.output_address(index)

@@ -14,6 +14,7 @@ from rerank_engine.codegen.emitter import ELEMENT_BYTES, I64, POINTER, Emitter, 
 from rerank_engine.dimensions import product
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import CANDIDATES, Dim, Graph, Node, Shape, Value, elements_per_candidate, is_per_candidate
+from rerank_engine.kernels.gemm import Tiling, Tilings, choose_tiling
 from rerank_engine.kernels.views import View
 from rerank_engine.packing import TREES, tree_bytes
 from rerank_engine.plan import Plan, WeightItem
@@ -37,6 +38,8 @@ class Lowering:
         Whether the step runs for a block of candidates, or for all of them.
     registers
         Vector registers of the target.
+    tilings
+        Measured tilings of matrix products.
     reports
         Messages about bad values, in the order of their codes.
     """
@@ -49,6 +52,7 @@ class Lowering:
         arguments: Sequence[ir.Value],
         mode: Mode,
         registers: int,
+        tilings: Tilings,
         reports: list[str],
     ) -> None:
         self.plan = plan
@@ -56,6 +60,7 @@ class Lowering:
         self.emitter = emitter
         self.mode = mode
         self.registers = registers
+        self.tilings = tilings
         self.reports = reports
         self.weights, self.arena, self.inputs, self.outputs, self.first, self.candidates = arguments
 
@@ -165,6 +170,11 @@ class Lowering:
             self.plan.weights[key] = item
             self.plan.weight_bytes += round_up(packed_bytes(self.graph, item) + PADDING)
         return self.emitter.at(self.weights, item.offset)
+
+    def tiling(self, inner: int, columns: int) -> Tiling:
+        """How a product of this depth and these columns is cut."""
+        measured = self.tilings.get((inner, columns))
+        return measured or choose_tiling(columns, self.emitter.lanes, self.registers)
 
     # --- bad values ----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ the numbers of a row do not depend on how many rows there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,15 +55,37 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Rows and vectors that stay in registers."""
+class Tiling:
+    """How a product is cut into tiles.
 
-    rows: int
+    Attributes
+    ----------
+    vectors
+        Vectors of columns that stay in registers; a packed panel is as wide.
+    many_rows, few_rows
+        Rows that stay in registers beside them where there are at least :data:`MANY` rows, and where there are fewer.
+    """
+
     vectors: int
+    many_rows: int
+    few_rows: int
+
+    def __str__(self) -> str:
+        rows = f"{self.many_rows}" if self.many_rows == self.few_rows else f"{self.many_rows}|{self.few_rows}"
+        return f"{rows}x{self.vectors}"
 
 
-def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
-    """Pick the tile: as many vectors as the columns fill, up to four, then as many rows as registers allow.
+Tilings = Mapping[tuple[int, int], Tiling]
+"""Measured tilings by depth and columns of the product; the others are chosen by :func:`choose_tiling`."""
+
+MANY = 16
+"""Rows from which on a product has many."""
+
+_MOST_ROWS = 14
+
+
+def choose_tiling(columns: int, lanes: int, registers: int) -> Tiling:
+    """Pick the tiles: as many vectors as the columns fill, up to four, then as many rows as registers allow.
 
     The accumulators, the loaded panel row and one broadcast must fit: ``rows * vectors + vectors + 1``. Of 32 registers
     half hold accumulators: that keeps two multipliers busy, and sums of an earlier part of the depth fit beside them.
@@ -70,12 +93,28 @@ def choose_tile(columns: int, lanes: int, registers: int) -> Tile:
     most = 4 if registers >= 32 else 2
     vectors = max(1, min(most, -(-columns // lanes)))
     rows = 16 // vectors if registers >= 32 else (registers - 1 - vectors) // vectors
-    return Tile(min(14, rows), vectors)
+    rows = min(_MOST_ROWS, rows)
+    return Tiling(vectors, rows, rows)
 
 
-def panel_width(columns: int, lanes: int, registers: int) -> int:
-    """Columns of one packed panel."""
-    return choose_tile(columns, lanes, registers).vectors * lanes
+def legal_tilings(columns: int, lanes: int, registers: int) -> list[Tiling]:
+    """Every tiling that a search may pick, the one of :func:`choose_tiling` first, then by how much it keeps in use.
+
+    At least six accumulators, or the multipliers wait for the sums; at most what the registers hold; best about two
+    thirds of them, in wide tiles.
+
+    >>> [str(tiling) for tiling in legal_tilings(128, 8, 16)]
+    ['6x2', '5x2', '10x1', '3x3', '2x4', '4x3', '4x2', '8x1', '12x1', '2x3', '3x2', '6x1', '14x1']
+    """
+    first = choose_tiling(columns, lanes, registers)
+    found = [
+        Tiling(vectors, rows, rows)
+        for vectors in range(1, min(4, -(-columns // lanes)) + 1)
+        for rows in (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
+        if rows * vectors + vectors + 1 <= registers and rows * vectors >= 6
+    ]
+    found.sort(key=lambda one: (abs(one.many_rows * one.vectors - 2 * registers // 3), -one.vectors))
+    return [first, *(one for one in found if one != first)]
 
 
 def cut_depth(inner: int) -> list[int]:
@@ -111,22 +150,19 @@ def multiply_packed(
         added = lowering.packed(bias, "plain", 0) if bias else None
         _multiply_by_dots(e, product, left, rows, right, added, target)
         return
-    width = panel_width(product.columns, e.lanes, lowering.registers)
-    right = lowering.packed(weight, "panels", width)
-    added = lowering.packed(bias, "padded", width) if bias else None
-    for panel in range(-(-product.columns // width)):
-        start = panel * width
-        _multiply_panel(
-            lowering,
-            product,
-            left=left,
-            right=e.at(right, panel * product.inner * width * _FLOAT),
-            right_stride=width,
-            bias=e.at(added, start * _FLOAT) if added is not None else None,
-            target=e.at(target, start * _FLOAT),
-            rows=rows,
-            columns=min(width, product.columns - start),
-        )
+    tiling = lowering.tiling(product.inner, product.columns)
+    width = tiling.vectors * e.lanes
+    multiply_panels(
+        e,
+        product,
+        tiling,
+        lowering.registers,
+        left=left,
+        right=lowering.packed(weight, "panels", width),
+        bias=lowering.packed(bias, "padded", width) if bias else None,
+        target=target,
+        rows=rows,
+    )
 
 
 def multiply_batched(
@@ -149,32 +185,74 @@ def multiply_batched(
     planner's padding behind every buffer allows for.
     """
     e = lowering.emitter
-    width = panel_width(product.columns, e.lanes, lowering.registers)
-    added = lowering.packed(bias, "padded", width) if bias else None
+    tiling = lowering.tiling(product.inner, product.columns)
+    added = lowering.packed(bias, "padded", tiling.vectors * e.lanes) if bias else None
 
     def one(index: ir.Value) -> None:
-        here = e.at(left, e.mul(e.mul(index, left_stride), _FLOAT))
-        there = e.at(right, e.mul(e.mul(index, right_stride), _FLOAT))
-        result = e.at(target, e.mul(e.mul(index, target_stride), _FLOAT))
-        for start in range(0, product.columns, width):
-            _multiply_panel(
-                lowering,
-                product,
-                left=here,
-                right=e.at(there, start * _FLOAT),
-                right_stride=product.columns,
-                bias=e.at(added, start * _FLOAT) if added is not None else None,
-                target=e.at(result, start * _FLOAT),
-                rows=rows,
-                columns=min(width, product.columns - start),
-            )
+        multiply_panels(
+            e,
+            product,
+            tiling,
+            lowering.registers,
+            left=e.at(left, e.mul(e.mul(index, left_stride), _FLOAT)),
+            right=e.at(right, e.mul(e.mul(index, right_stride), _FLOAT)),
+            bias=added,
+            target=e.at(target, e.mul(e.mul(index, target_stride), _FLOAT)),
+            rows=rows,
+            is_packed=False,
+        )
 
     e.each(batch, one)
 
 
-def _multiply_panel(
-    lowering: Lowering,
+def multiply_panels(
+    e: Emitter,
     product: Product,
+    tiling: Tiling,
+    registers: int,
+    *,
+    left: ir.Value,
+    right: ir.Value,
+    bias: ir.Value | None,
+    target: ir.Value,
+    rows: ir.Value | int,
+    is_packed: bool = True,
+) -> None:
+    """Multiply ``rows`` rows by a matrix that is packed in panels, or lies as it is."""
+    width = tiling.vectors * e.lanes
+
+    def panels(tile_rows: int) -> None:
+        for panel in range(-(-product.columns // width)):
+            start = panel * width
+            _multiply_panel(
+                e,
+                product,
+                tile_rows,
+                registers,
+                left=left,
+                right=e.at(right, (panel * product.inner * width if is_packed else start) * _FLOAT),
+                right_stride=width if is_packed else product.columns,
+                bias=e.at(bias, start * _FLOAT) if bias is not None else None,
+                target=e.at(target, start * _FLOAT),
+                rows=rows,
+                columns=min(width, product.columns - start),
+            )
+
+    if isinstance(rows, int) or tiling.many_rows == tiling.few_rows:
+        panels(tiling.few_rows if isinstance(rows, int) and rows < MANY else tiling.many_rows)
+        return
+    with e.b.if_else(e.b.icmp_signed("<", rows, i64(MANY))) as (few, many):
+        with few:
+            panels(tiling.few_rows)
+        with many:
+            panels(tiling.many_rows)
+
+
+def _multiply_panel(
+    e: Emitter,
+    product: Product,
+    tile_rows: int,
+    registers: int,
     *,
     left: ir.Value,
     right: ir.Value,
@@ -185,16 +263,15 @@ def _multiply_panel(
     columns: int,
 ) -> None:
     """All rows of one panel: full tiles, then tiles of half the rows and less for what is left."""
-    e = lowering.emitter
-    tile = choose_tile(product.columns, e.lanes, lowering.registers)
-    vectors = -(-columns // e.lanes)
     start: ir.Value | int = 0
     row = bias if bias is not None else ir.Constant(POINTER, None)
-    heights = [tile.rows] + [height for height in (8, 4, 2, 1) if height < tile.rows]
-    for height in heights:
-        if isinstance(rows, int) and rows < height:
-            continue
-        function = _tile_function(lowering, product, Tile(height, vectors), right_stride, columns)
+    left_over = rows
+    for height in [tile_rows] + [height for height in (8, 4, 2, 1) if height < tile_rows]:
+        if isinstance(left_over, int):
+            if left_over < height:
+                continue
+            left_over %= height
+        function = _tile_function(e, product, height, registers, right_stride, columns)
 
         def run(index: ir.Value, _: list[ir.Value], function: ir.Function = function) -> None:
             here = e.at(left, e.b.mul(index, i64(product.inner * _FLOAT)))
@@ -204,45 +281,49 @@ def _multiply_panel(
         start, _ = e.loop(start, rows, height, run)
 
 
-def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_stride: int, columns: int) -> ir.Function:
+def _tile_function(
+    outside: Emitter, product: Product, rows: int, registers: int, right_stride: int, columns: int
+) -> ir.Function:
     """The function of one tile, shared by every product of the model that needs the same one."""
+    lanes = outside.lanes
+    vectors = -(-columns // lanes)
     name = (
-        f"gemm_f32_{tile.rows}x{tile.vectors}x{lowering.emitter.lanes}_k{product.inner}_n{columns}"
+        f"gemm_f32_{rows}x{vectors}x{lanes}_k{product.inner}_n{columns}"
         f"_b{right_stride}_c{product.columns}_{'bias' if product.has_bias else 'zero'}"
         f"_{(product.activation or 'none').lower()}_{product.alpha!r}"
     )
-    existing = lowering.module.globals.get(name)
+    module = outside.b.module
+    existing = module.globals.get(name)
     if existing is not None:
         return existing
     kind = ir.FunctionType(ir.VoidType(), [POINTER] * 4)
-    function = ir.Function(lowering.module, kind, name)
+    function = ir.Function(module, kind, name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lowering.emitter.lanes)
+    e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lanes)
     left, right, bias, target = function.args
-    lanes = e.lanes
     first = [
         e.load(e.at(bias, column * lanes * _FLOAT), F32, lanes) if product.has_bias else math.zero(lanes)
-        for column in range(tile.vectors)
+        for column in range(vectors)
     ]
 
     parts = cut_depth(product.inner)
-    accumulators = tile.rows * tile.vectors
+    accumulators = rows * vectors
     zeros = [math.zero(lanes)] * accumulators
 
     def step(index: Index, sums: list[ir.Value]) -> list[ir.Value]:
         row = e.at(right, e.mul(index, right_stride * _FLOAT))
-        panel = [e.load(e.at(row, column * lanes * _FLOAT), F32, lanes) for column in range(tile.vectors)]
+        panel = [e.load(e.at(row, column * lanes * _FLOAT), F32, lanes) for column in range(vectors)]
         column_address = e.at(left, e.mul(index, _FLOAT))
         result = list(sums)
-        for line in range(tile.rows):
+        for line in range(rows):
             factor = e.splat(e.load(e.at(column_address, line * product.inner * _FLOAT), F32), lanes)
-            for column in range(tile.vectors):
-                place = line * tile.vectors + column
+            for column in range(vectors):
+                place = line * vectors + column
                 result[place] = e.fma(factor, panel[column], result[place])
         return result
 
-    if (accumulators + tile.vectors + 1) * len(parts) <= lowering.registers:
+    if (accumulators + vectors + 1) * len(parts) <= registers:
 
         def steps(index: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
             return [
@@ -253,7 +334,7 @@ def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_strid
                 )
             ]
 
-        _, flat = e.loop(0, parts[0], 1, steps, [*first * tile.rows, *zeros * (len(parts) - 1)])
+        _, flat = e.loop(0, parts[0], 1, steps, [*first * rows, *zeros * (len(parts) - 1)])
         last = (len(parts) - 1) * accumulators
         for extra in range(parts[-1] - parts[0]):
             flat[last:] = step(product.inner - parts[-1] + parts[0] + extra, flat[last:])
@@ -263,7 +344,7 @@ def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_strid
     else:
         # There are registers for one part only; what is summed so far waits in memory.
         waiting = e.b.alloca(widen(F32, lanes), accumulators) if len(parts) > 1 else None
-        sums, start = first * tile.rows, 0
+        sums, start = first * rows, 0
         for length in parts:
             _, part = e.loop(start, start + length, 1, step, zeros if start else sums)
             sums = part
@@ -274,9 +355,9 @@ def _tile_function(lowering: Lowering, product: Product, tile: Tile, right_strid
                 if start + length < product.inner:
                     e.store(total, slot)
             start += length
-    for line in range(tile.rows):
-        for column in range(tile.vectors):
-            value = activate(e, product, sums[line * tile.vectors + column])
+    for line in range(rows):
+        for column in range(vectors):
+            value = activate(e, product, sums[line * vectors + column])
             place = e.at(target, (line * product.columns + column * lanes) * _FLOAT)
             e.store_lanes(value, place, columns - column * lanes)
     e.b.ret_void()

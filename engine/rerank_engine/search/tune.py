@@ -1,0 +1,188 @@
+"""Search the tilings of a model and keep the machine code that is faster for them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rerank_engine.codegen.compile import compile_graph
+from rerank_engine.errors import RerankError
+from rerank_engine.graph import Graph
+from rerank_engine.image import Image
+from rerank_engine.kernels.gemm import choose_tiling
+from rerank_engine.model import Model
+from rerank_engine.paths import user_cache_dir
+from rerank_engine.runtime import image_key
+from rerank_engine.search.products import WORTH_SEARCHING, products_of
+from rerank_engine.search.trials import CandidateBench, SearchResult, Trial, search_tilings
+from rerank_engine.workers import WorkerFailed
+
+SIZES = (10, 50, 200)
+"""Numbers of candidates at which whole models are compared."""
+
+_LEAST_GAIN = 1.02
+_LARGEST_LOSS = 0.98
+WORKER: Sequence[str] = (sys.executable, "-m", "rerank_engine.search.worker")
+"""Starts a process that candidates run in."""
+
+
+def tune_model(
+    model: Model,
+    *,
+    budget_s: float,
+    cache_dir: str | Path | None = None,
+    progress: Callable[[Trial], None] | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Tune a model where :func:`rerank_engine.load` will find the result.
+
+    Parameters
+    ----------
+    model
+        A converted model.
+    budget_s
+        Time to search, in seconds, without compiling the model again.
+    cache_dir
+        Where machine code is kept; by default the user's cache directory.
+    progress
+        Called with each trial.
+
+    Returns
+    -------
+    tuple
+        Path of the machine code, and the report of :func:`tune`.
+
+    Raises
+    ------
+    CompileError
+        There is no machine code for this model on this machine.
+    OSError
+        The image cannot be written.
+
+    Examples
+    --------
+    >>> path, report = tune_model(model, budget_s=20.0)  # doctest: +SKIP
+    """
+    key = image_key(model.file_identity)
+    folder = Path(cache_dir) if cache_dir is not None else user_cache_dir() / "images"
+    path = folder / f"{key}.rri"
+    return path, tune(model.graph, path, key, budget_s, progress=progress)
+
+
+def tune(
+    graph: Graph,
+    image: Path,
+    key: str,
+    budget_s: float,
+    *,
+    progress: Callable[[Trial], None] | None = None,
+) -> dict[str, Any]:
+    """Search, compile with what was found, and put it in the place of the stored machine code if it is faster.
+
+    The stored machine code is made first where there is none, and keeps its place until the new code has given the
+    numbers of the model's sample and was faster: over the mean of three list lengths, and slower at none.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    image
+        Where its machine code is stored.
+    key
+        Name under which the engine expects it, see :func:`rerank_engine.runtime.image_key`.
+    budget_s
+        Time to search, without compiling the model again.
+    progress
+        Called with each trial.
+
+    Returns
+    -------
+    dict
+        The report, also in the image: ``reason``, ``is_used``, ``tilings``, ``model_ratios``, ``trials``, times.
+
+    Raises
+    ------
+    CompileError
+        There is no machine code for this model on this machine.
+    OSError
+        The image cannot be written.
+
+    Examples
+    --------
+    >>> tune(model.graph, engine.cache_path, "…", 10.0)["reason"]  # doctest: +SKIP
+    'faster: 1.04x at N=10, 1.03x at N=50, 1.03x at N=200'
+    """
+    started = perf_counter()
+    report: dict[str, Any] = {"budget_s": budget_s, "is_used": False, "tilings": {}, "model_ratios": {}, "trials": []}
+    default = _stored(image, key) or compile_graph(graph)
+    default.meta["key"] = key
+    chosen = default
+    try:
+        works = products_of(graph)
+        if sum(work.multiplications for work in works) < WORTH_SEARCHING:
+            report["reason"] = "its matrix products are too small to gain"
+        else:
+            found = search_tilings(works, budget_s, command=WORKER, progress=progress)
+            report |= _described(found, default)
+            if not found.tilings:
+                report["reason"] = "no tiling is faster than the default"
+            else:
+                chosen = _better(graph, default, found, report)
+    except WorkerFailed as error:
+        report["reason"] = f"given up: {error}"
+    report["elapsed_s"] = round(perf_counter() - started, 3)
+    chosen.meta["key"], chosen.meta["search"] = key, report
+    chosen.write(image)
+    return report
+
+
+def _stored(path: Path, key: str) -> Image | None:
+    """Machine code that was compiled before without a search."""
+    try:
+        image = Image.read(path)
+    except (RerankError, OSError, ValueError):
+        return None
+    return image if image.meta.get("key") == key and not image.meta.get("search", {}).get("is_used") else None
+
+
+def _described(found: SearchResult, default: Image) -> dict[str, Any]:
+    target = default.meta["target"]
+    tilings = {}
+    for (inner, columns), tiling in found.tilings.items():
+        usual = choose_tiling(columns, target["lanes"], target["registers"])
+        ratio = round(found.ratios[inner, columns], 3)
+        tilings[f"{inner}x{columns}"] = {"default": str(usual), "chosen": str(tiling), "ratio": ratio}
+    return {
+        "tilings": tilings,
+        "trials": [asdict(trial) for trial in found.trials],
+        "search_s": round(found.elapsed_s, 3),
+        "is_complete": found.is_complete,
+    }
+
+
+def _better(graph: Graph, default: Image, found: SearchResult, report: dict[str, Any]) -> Image:
+    """The default, or the code with what was found where the whole model is faster with it."""
+    candidate = compile_graph(graph, tilings=found.tilings)
+    with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
+        paths = Path(folder) / "default.rri", Path(folder) / "candidate.rri"
+        default.write(paths[0])
+        candidate.write(paths[1])
+        bench = CandidateBench(WORKER, Path(folder) / "log")
+        try:
+            ratios = bench.compare_images(*paths, SIZES)
+        finally:
+            bench.close()
+    report["model_ratios"] = {str(size): round(ratio, 3) for size, ratio in ratios.items()}
+    told = ", ".join(f"{ratio:.2f}x at N={size}" for size, ratio in ratios.items())
+    mean = 1.0
+    for ratio in ratios.values():
+        mean *= ratio ** (1 / len(ratios))
+    if mean < _LEAST_GAIN or min(ratios.values()) < _LARGEST_LOSS:
+        report["reason"] = f"the whole model is not faster with what was found: {told}"
+        return default
+    report["is_used"], report["reason"] = True, f"faster: {told}"
+    return candidate
