@@ -19,7 +19,7 @@ from rerank_engine.errors import CompileError, InputError, ModelFileError
 from rerank_engine.image import Image
 from rerank_engine.interface import difference, interface_of
 from rerank_engine.machine import machine_signature
-from rerank_engine.session import MachineCode, Session
+from rerank_engine.session import MachineCode, Out, Session, handed_over
 from rerank_engine.values import DTYPES, Value
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Engine:
         return difference(sample, found if isinstance(found, dict) else {self.outputs[0].name: found})
 
     def run(
-        self, inputs: Mapping[str, NDArray[Any]], *, history_key: Hashable = None
+        self, inputs: Mapping[str, NDArray[Any]], *, history_key: Hashable = None, out: Out = None
     ) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Score candidates.
 
@@ -278,16 +278,19 @@ class Engine:
             Stands for the content of all inputs that do not depend on the candidates (user, context, history). When a
             thread calls with the same key as in its last call, what the model computes from these inputs alone is not
             computed again. It is on the caller that the same key means the same content. Default: always compute.
+        out
+            Array that gets the output, of its dtype and shape; by name where the model has several outputs. A call in
+            steady state then keeps no memory. Default: new arrays.
 
         Returns
         -------
         ndarray or dict
-            The output, or all of them by name when the model has several.
+            The output, or all of them by name when the model has several: those of ``out``, or new ones.
 
         Raises
         ------
         InputError
-            An input is missing, unknown, of a wrong shape or dtype, or an id is outside its table.
+            An input is missing, unknown, of a wrong shape or dtype; an id is outside its table; ``out`` does not fit.
 
         Examples
         --------
@@ -295,20 +298,29 @@ class Engine:
         (3,)
         """
         if self._splitter is not None:
-            return self._splitter.run(inputs, history_key)
-        return self._run(inputs, history_key)
+            joined = self._splitter.run(inputs, history_key)
+            if out is None:
+                return joined
+            results = handed_over(joined if isinstance(joined, dict) else {self.outputs[0].name: joined}, out)
+            return results if len(results) > 1 else next(iter(results.values()))
+        return self._run(inputs, history_key, out)
 
-    def _run(self, inputs: Mapping[str, NDArray[Any]], history_key: Hashable) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    def _run(
+        self, inputs: Mapping[str, NDArray[Any]], history_key: Hashable, out: Out = None
+    ) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Score candidates on this thread."""
         session: Session | None = getattr(self._local, "session", None)
         if session is None and self._code is not None:
             session = self._local.session = Session(self._code)
         if session is not None:
-            direct = session.run_directly(inputs, history_key)
+            direct = session.run_directly(inputs, history_key, out)
             if direct is not None:
                 return direct
         sizes = self._check(inputs)
-        results = session.run(inputs, sizes, history_key) if session is not None else self._run_numpy(inputs)
+        if session is not None:
+            results = session.run(inputs, sizes, history_key, out)
+        else:
+            results = handed_over(self._run_numpy(inputs), out)
         return results if len(results) > 1 else next(iter(results.values()))
 
     def _run_numpy(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -318,8 +330,8 @@ class Engine:
             cast = {value.name: np.asarray(inputs[value.name], DTYPES[value.dtype]) for value in self.inputs}
         assert self._graph is not None, "without machine code the model is read"
         results = evaluate(self._graph, cast)
-        # A result may be an input or a weight itself, which the caller must not get to write into.
-        return {value.name: np.array(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
+        # A result may be an input or a weight itself, which the caller must not get to write into: it gets a copy.
+        return {value.name: np.asarray(results[value.name], DTYPES[value.dtype], order="C") for value in self.outputs}
 
     def _check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         if not isinstance(inputs, Mapping):

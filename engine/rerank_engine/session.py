@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[Any]"
+Out: TypeAlias = "Array | Mapping[str, Array] | None"
+"""Where results go: an array for the only output, arrays by name, or nowhere in particular."""
 
 _FIRST_CAPACITY = 128
 _FIRST_BYTES = 256 * 1024 * 1024
@@ -87,8 +89,13 @@ class Session:
         capacity, places, arena_bytes = code.meta["first"]
         self._reserve(dict.fromkeys(self._names, capacity), places, arena_bytes)
 
-    def run_directly(self, inputs: Any, history_key: Hashable) -> Array | dict[str, Array] | None:
+    def run_directly(self, inputs: Any, history_key: Hashable, out: Out = None) -> Array | dict[str, Array] | None:
         """Run with arrays that need no conversion; None when they are not of that kind.
+
+        Parameters
+        ----------
+        inputs, history_key, out
+            See :meth:`rerank_engine.runtime.Engine.run`.
 
         Returns
         -------
@@ -111,12 +118,14 @@ class Session:
                 raise self._bad_value(status)
             return None
         self._history_key = history_key
-        if self._is_list:
+        if self._is_list and out is None:
             return self._outputs[0][: self._sizes[self._place_of_list]].copy()
-        results = self._results(dict(zip(self._names, self._sizes.tolist(), strict=True)))
+        results = self._results(dict(zip(self._names, self._sizes.tolist(), strict=True)), out)
         return results if len(results) > 1 else next(iter(results.values()))
 
-    def run(self, inputs: Mapping[str, Array], sizes: dict[str, int], history_key: Hashable = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], sizes: dict[str, int], history_key: Hashable = None, out: Out = None
+    ) -> dict[str, Array]:
         """Convert the inputs into the session's buffers and run.
 
         Parameters
@@ -125,13 +134,13 @@ class Session:
             Arrays whose shapes say ``sizes`` and whose dtypes convert.
         sizes
             Of the named dimensions.
-        history_key
+        history_key, out
             See :meth:`rerank_engine.runtime.Engine.run`.
 
         Raises
         ------
         InputError
-            An id is outside its table, or there is no memory for these sizes.
+            An id is outside its table, there is no memory for these sizes, or ``out`` does not fit.
         """
         if any(sizes[name] > self._capacity[name] for name in self._names):
             self._make_room(sizes)
@@ -157,7 +166,7 @@ class Session:
             self._history_key = None
             raise self._bad_value(status)
         self._history_key = history_key
-        return self._results(sizes)
+        return self._results(sizes, out)
 
     def _announce(self, history_key: Hashable) -> None:
         """Tell the code whether what it computed from the inputs without candidates in the last call still holds."""
@@ -168,12 +177,12 @@ class Session:
         bad = int(self._arena[BAD_VALUE_OFFSET : BAD_VALUE_OFFSET + 8].view(np.int64)[0])
         return InputError(self._code.meta["reports"][status - 1].replace("{value}", str(bad)))
 
-    def _results(self, sizes: dict[str, int]) -> dict[str, Array]:
+    def _results(self, sizes: dict[str, int], out: Out) -> dict[str, Array]:
         results = {}
         for value, buffer in zip(self._interface.outputs, self._outputs, strict=True):
             shape = concrete(value.shape, sizes)
-            results[value.name] = buffer[: math.prod(shape)].reshape(shape).copy()
-        return results
+            results[value.name] = buffer[: math.prod(shape)].reshape(shape)
+        return handed_over(results, out)
 
     # --- memory --------------------------------------------------------------------------------------------
 
@@ -230,6 +239,38 @@ class Session:
         for index, name in enumerate(self._names):
             context[layout.limits + index] = min(capacity[name], maxima.get(name, capacity[name]))
         return context
+
+
+def handed_over(results: dict[str, Array], out: Out) -> dict[str, Array]:
+    """Copies of the results, in the caller's arrays where there are any.
+
+    Raises
+    ------
+    InputError
+        Those are not the outputs' arrays.
+
+    Examples
+    --------
+    >>> score = np.zeros(2, np.float32)
+    >>> handed_over({"score": np.ones(2, np.float32)}, score)["score"] is score
+    True
+    """
+    if out is None:
+        return {name: array.copy() for name, array in results.items()}
+    targets = {next(iter(results)): out} if len(results) == 1 and not isinstance(out, Mapping) else out
+    if not isinstance(targets, Mapping) or targets.keys() != results.keys():
+        raise InputError(f"out: expected an array for each of the outputs {', '.join(results)}")
+    for name, array in results.items():
+        target = targets[name]
+        if (
+            not isinstance(target, np.ndarray)
+            or (target.shape, target.dtype) != (array.shape, array.dtype)
+            or not target.flags.writeable
+        ):
+            raise InputError(f"out: output {name!r} needs a writable {array.dtype} array of shape {array.shape}")
+    for name, array in results.items():
+        targets[name][...] = array
+    return {name: targets[name] for name in results}
 
 
 def first_room(meta: Mapping[str, Any], interface: Interface) -> tuple[int, list[int], int]:

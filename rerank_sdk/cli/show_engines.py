@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rerank_sdk.cli.output import make_table, show_facts, show_item, show_table
+from rerank_sdk.cli.output import Justify, make_table, show_facts, show_item, show_table
 
 
 def show_engines(measured: Mapping[str, Any]) -> None:
@@ -23,6 +23,8 @@ def show_engines(measured: Mapping[str, Any]) -> None:
 
 def _show_model(name: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """One line a size: our times, then the peers from the best one on."""
+    has_cached = any("cached_us" in entry for entry in entries.values())
+    cached: list[tuple[str, Justify]] = [("cached us", "right"), ("ratio", "right")] if has_cached else []
     table = make_table(
         ("N", "right"),
         ("ours p50 us", "right"),
@@ -31,6 +33,7 @@ def _show_model(name: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
         ("p50 us", "right"),
         ("ratio", "right"),
         ("of peak", "right"),
+        *cached,
         title=name,
     )
     for size, entry in entries.items():
@@ -43,6 +46,7 @@ def _show_model(name: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
             _number(entry["best_peer_us"]),
             _ratio(entry["ratio"]),
             "-" if share is None else f"{share:.0%}",
+            *((_number(entry.get("cached_us")), _ratio(entry.get("cached_ratio"))) if has_cached else ()),
         )
     show_table(table)
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry["peers"]))
@@ -72,6 +76,7 @@ def _show_starts(starts: Mapping[str, Mapping[str, Any]]) -> None:
         ("smallest peer", "left"),
         ("MB", "right"),
         ("first launch ms", "right"),
+        ("search ms", "right"),
     )
     for name, entry in starts.items():
         engines = entry["engines"]
@@ -85,6 +90,7 @@ def _show_starts(starts: Mapping[str, Mapping[str, Any]]) -> None:
             smallest or "-",
             _number(engines[smallest]["rss_mb"] if smallest else None),
             _number(entry["first_launch_ms"]),
+            _number(entry["search_ms"]),
         )
     show_table(table)
 

@@ -199,6 +199,7 @@ def test_from_models_and_peers_to_the_result(models: Path, peers: Path) -> None:
     assert start["smallest_peer"] in ("right", "fading", None)
     assert start["ratio"] == start["engines"][best]["total_ms"] / start["engines"]["ours"]["total_ms"]
     assert start["first_launch_ms"] > 0
+    assert start["search_ms"] is None
 
     assert set(measured["passes"]["tiny"]) == {"fuse_matmul"}
     assert measured["passes"]["tiny"]["fuse_matmul"] > 0
@@ -225,6 +226,53 @@ def test_a_model_that_is_not_understood_is_a_failure_and_the_others_are_measured
     assert (entry["best_peer"], entry["best_peer_us"], entry["ratio"], entry["peers"]) == (None, None, None, {})
 
 
+def test_a_history_that_stays_and_the_search_are_measured(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cached form gets inputs with one history, and its scores are right for them."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["user", "square"], ["state"]),
+            helper.make_node("Add", ["x", "state"], ["sum"]),
+            helper.make_node("MatMul", ["sum", "weight"], ["score"]),
+        ],
+        "history",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTH]),
+            helper.make_tensor_value_info("user", TensorProto.FLOAT, [1, WIDTH]),
+        ],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["N", 1])],
+        [numpy_helper.from_array(WEIGHT, "weight"), numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "square")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, models / "history.onnx")
+    normal = {"dtype": "float32", "kind": "normal"}
+    write_card(
+        models, "history", "history.onnx", x={"shape": ["N", WIDTH], **normal}, user={"shape": [1, WIDTH], **normal}
+    )
+    card = read_cards(models, ["history"])[0]
+    assert card.has_history
+    assert not read_cards(models, ["tiny"])[0].has_history
+    same, other = card.draw(4, same_history=True), card.draw(4)
+    assert all((one["user"] == same[0]["user"]).all() for one in same)
+    assert not (same[0]["x"] == same[1]["x"]).any()
+    assert not (other[0]["user"] == other[1]["user"]).any()
+
+    def search(*_: Any, budget_s: float, cache_dir: Path) -> tuple[Path, dict[str, Any]]:
+        return cache_dir, {"trials": [1], "is_used": True, "elapsed_s": 0.75}
+
+    monkeypatch.setattr("rerank_engine.search.tune.tune_model", search)
+    measured = benchmark_engine(models, models, only=["history"], sizes=[50], budget_s=0.01, repeats=1)
+    assert set(measured["failures"]) == {"peers"}
+    entry = measured["models"]["history"]["50"]
+    assert entry["forms"]["ours_cached"]["error"] < 1e-6
+    assert entry["cached_us"] == entry["forms"]["ours_cached"]["p50_us"] > 0
+    assert entry["cached_ratio"] is None
+    assert measured["start"]["history"]["search_ms"] == 750
+    assert set(measured["start"]["history"]["engines"]) == {"ours"}
+    gains = measured["passes"]["history"]
+    assert gains["history_key"] == entry["ours_us"] / entry["cached_us"]
+    assert gains["search"] > 0
+
+
 def test_the_command_measures_alone_and_says_so(models: Path, tmp_path: Path) -> None:
     options = ["--models", str(models), "--peers", str(tmp_path / "none"), "--sizes", "3", "--budget-s", "0.001"]
     result = CliRunner().invoke(app, ["bench", "engine", *options, "--json"])
@@ -245,10 +293,11 @@ def test_the_command_shows_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert entry["peers"]["quick"] == peer
     engines = {"ours": {"total_ms": 5.0, "rss_mb": 30.0}, "quick": {"total_ms": 9.0, "rss_mb": 40.0}}
-    start = {"engines": engines, "best_peer": "quick", "smallest_peer": "quick", "first_launch_ms": 700.0}
+    start = {"engines": engines, "best_peer": "quick", "smallest_peer": "quick"}
+    start |= {"first_launch_ms": 700.0, "search_ms": 900.0}
     measured = {
         "noop_us": 1.25,
-        "models": {"mlp": {"10": entry}},
+        "models": {"mlp": {"10": entry}, "din": {"10": {**entry, "cached_us": 5.0, "cached_ratio": 3.0}}},
         "start": {"mlp": start},
         "passes": {"mlp": {"fuse_matmul": 1.5}},
         "peak_gflops": 100.0,
@@ -260,8 +309,9 @@ def test_the_command_shows_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["10", "10.0", "12.0", "quick", "15.0", "1.50", "10%"] in lines
+    assert ["10", "10.0", "12.0", "quick", "15.0", "1.50", "10%", "5.0", "3.00"] in lines
     assert ["liar", "wrong"] in lines
-    assert ["mlp", "5.0", "quick", "9.0", "30.0", "quick", "40.0", "700.0"] in lines
+    assert ["mlp", "5.0", "quick", "9.0", "30.0", "quick", "40.0", "700.0", "900.0"] in lines
     assert ["fuse_matmul", "1.50"] in lines
     assert "mlp/other: too old" in result.stdout
     assert "\x1b" not in result.stdout

@@ -39,9 +39,17 @@ x = random.normal(size=(60, 8)).astype(np.float32)
 for n in (60, 0, 1, 33):
     engine.run({"x": x[:n]})
 before = peak_bytes()
-for n in random.integers(0, 61, 20_000):
+for n in random.integers(0, 61, 100_000):
     engine.run({"x": x[:n]})
 calls = peak_bytes() - before
+inputs, out = {"x": x}, np.empty((60, 8), np.float32)
+found = []
+for _ in range(8):
+    start = sys.getallocatedblocks()
+    for _ in range(500):
+        engine.run(inputs, out=out)
+    found.append(sys.getallocatedblocks() - start)
+blocks = min(found)
 for _ in range(20):
     load(model(), cache_dir=sys.argv[1]).run({"x": x})
 gc.collect()
@@ -49,7 +57,7 @@ before = peak_bytes()
 for _ in range(300):
     load(model(), cache_dir=sys.argv[1]).run({"x": x})
 gc.collect()
-print(calls, peak_bytes() - before)
+print(calls, blocks, peak_bytes() - before)
 """
 
 
@@ -58,6 +66,7 @@ def test_neither_calls_nor_engines_leave_memory_behind(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True, timeout=300
     )
-    calls, engines = map(int, done.stdout.split())
-    assert calls < 1 << 20, f"20,000 calls of random length grew the process by {calls} bytes"
+    calls, blocks, engines = map(int, done.stdout.split())
+    assert calls < 1 << 20, f"100,000 calls of random length grew the process by {calls} bytes"
+    assert blocks <= 1, f"500 calls into the caller's array left {blocks} blocks of memory allocated"
     assert engines < 4 << 20, f"300 engines made and dropped grew the process by {engines} bytes"

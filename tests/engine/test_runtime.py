@@ -17,6 +17,7 @@ from rerank_engine import load
 from rerank_engine import runtime as runtime_module
 from rerank_engine import session as session_module
 from rerank_engine.errors import GraphError, InputError, ModelFileError
+from rerank_engine.image import ExecutableMemory
 from rerank_engine.model import Model
 from rerank_engine.reference import evaluate
 from rerank_engine.runtime import Engine
@@ -490,3 +491,70 @@ def test_the_reference_is_the_fallbacks_own_code(tools: Any, builder: Any) -> No
 def test_what_is_no_model_is_refused_typed(model: Any) -> None:
     with pytest.raises(InputError, match="expected the path of a model file or a Model"):
         load(model)
+
+
+# --- the caller's arrays ----------------------------------------------------------------------------------------------
+
+
+def test_scores_go_into_the_callers_array(tools: Any, tmp_path: Path) -> None:
+    b = dense(tools)
+    engine = load(Model(b.finish()), cache_dir=tmp_path)
+    (given,), (made,) = (value.name for value in engine.inputs), engine.outputs
+    x = np.random.default_rng(0).normal(size=(40, *[int(str(dim)) for dim in engine.inputs[0].shape[1:]]))
+    x = x.astype(np.float32)
+    for threads in (1, 2):
+        for array in (x, x.astype(np.float64), x[::2]):  # straight into machine code, converted, not contiguous
+            engine = load(Model(b.finish()), cache_dir=tmp_path, threads=threads)
+            want = engine.run({given: array})
+            assert isinstance(want, np.ndarray)
+            out = np.full_like(want, np.nan)
+            assert engine.run({given: array}, out=out) is out
+            np.testing.assert_array_equal(out, want)
+            wide = np.full((*want.shape, 2), np.nan, np.float32)
+            engine.run({given: array}, out=wide[..., 1])
+            np.testing.assert_array_equal(wide[..., 1], want)
+            assert np.isnan(wide[..., 0]).all()
+            by_name = {made.name: np.zeros_like(want)}
+            assert engine.run({given: array}, out=by_name) is by_name[made.name]
+            np.testing.assert_array_equal(by_name[made.name], want)
+    frozen = np.zeros_like(want)
+    frozen.flags.writeable = False
+    wrong: list[Any] = [want[:-1], want.astype(np.float64), want.tolist(), frozen, {}, {"other": want}, want[None]]
+    for bad in wrong:
+        with pytest.raises(InputError, match=r"^out: "):
+            engine.run({given: x[::2]}, out=bad)
+
+
+def test_several_outputs_go_into_the_callers_arrays(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 5, domain="plain")
+    b.output(b.node("Relu", x), b.node("ReduceSum", x, axes=(1,), keepdims=0))
+    model = Model(b.finish())
+    feeds = b.feeds(7)
+
+    def refuse(*_: Any) -> Any:
+        raise PermissionError(1, "Operation not permitted")
+
+    for backend in ("cpu", "numpy"):
+        if backend == "numpy":
+            monkeypatch.setattr(ExecutableMemory, "_map_posix", refuse)
+            monkeypatch.setattr("rerank_engine.image._map_windows", refuse)
+        engine = load(model, cache_dir=tmp_path)
+        assert engine.backend == backend
+        want = engine.run(feeds)
+        assert isinstance(want, dict)
+        out = {name: np.full_like(array, np.nan) for name, array in want.items()}
+        found = engine.run(feeds, out=out)
+        assert isinstance(found, dict)
+        assert all(found[name] is out[name] for name in want)
+        for name, array in want.items():
+            np.testing.assert_array_equal(out[name], array)
+        untouched = {name: np.zeros_like(array) for name, array in want.items()}
+        bad = {**untouched, list(want)[-1]: np.zeros(3, np.float32)}
+        with pytest.raises(InputError, match=r"needs a writable float32 array of shape \(7,\)"):
+            engine.run(feeds, out=bad)
+        assert not any(array.any() for array in untouched.values()), "all or nothing"
+        with pytest.raises(InputError, match="an array for each of the outputs"):
+            engine.run(feeds, out=next(iter(out.values())))

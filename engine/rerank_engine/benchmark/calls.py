@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.benchmark.cards import ModelCard
+from rerank_engine.benchmark.ours import CACHED
 from rerank_engine.benchmark.process import EngineCommand
 from rerank_engine.benchmark.results import compare, is_wrong, relative_error
 from rerank_engine.benchmark.rounds import time_interleaved
@@ -92,8 +93,10 @@ def measure_size(
     session: Session, field: Field, card: ModelCard, graph: Graph, cost: Cost, candidates: int, peak: float | None
 ) -> dict[str, Any]:
     """Check and time every engine on one model and number of candidates."""
-    inputs, sets = session.write_inputs(card, candidates)
-    right = truth(graph, sets)
+    drawn, right = {}, {}
+    for same_history in (False, True) if card.has_history else (False,):
+        drawn[same_history], sets = session.write_inputs(card, candidates, same_history=same_history)
+        right[same_history] = truth(graph, sets)
     ready: dict[str, Worker] = {}
     errors: dict[str, float] = {}
     for name in session.commands(card):
@@ -101,8 +104,9 @@ def measure_size(
         if path is None:
             continue
         try:
-            worker = field.load(name, name, path, inputs)
-            errors[name] = relative_error(field.scores(worker, name), right)
+            same_history = name == CACHED
+            worker = field.load(name, name, path, drawn[same_history])
+            errors[name] = relative_error(field.scores(worker, name), right[same_history])
         except WorkerFailed as error:
             session.fail(card.name, name, str(error), candidates)
             continue

@@ -39,11 +39,24 @@ class ModelCard:
     source: Path
     inputs: Mapping[str, Mapping[str, Any]]
 
-    def draw(self, candidates: int) -> list[dict[str, NDArray[Any]]]:
-        """Draw the sets of inputs for a number of candidates: always the same ones."""
+    @property
+    def has_history(self) -> bool:
+        """Whether some inputs do not depend on the candidates."""
+        fixed = ["N" not in spec["shape"] for spec in self.inputs.values()]
+        return any(fixed) and not all(fixed)
+
+    def draw(self, candidates: int, *, same_history: bool = False) -> list[dict[str, NDArray[Any]]]:
+        """Draw the sets of inputs for a number of candidates: always the same ones.
+
+        With ``same_history`` what does not depend on the candidates is that of the first set in all of them.
+        """
+
+        def seed(place: int, column: int, spec: Mapping[str, Any]) -> list[int]:
+            return [0 if same_history and "N" not in spec["shape"] else place, column, candidates]
+
         return [
             {
-                name: _draw(np.random.default_rng([place, column, candidates]), spec, candidates)
+                name: _draw(np.random.default_rng(seed(place, column, spec)), spec, candidates)
                 for column, (name, spec) in enumerate(self.inputs.items())
             }
             for place in range(INPUT_SETS)

@@ -14,6 +14,8 @@ from rerank_engine.model import Model
 from rerank_engine.workers import Worker
 
 _ALL = "all"
+SEARCH_S = 0.5
+"""Time of a search: that of a first launch."""
 
 
 def measure_gains(session: Session, card: ModelCard, model: Model, candidates: int) -> dict[str, float]:
@@ -37,6 +39,44 @@ def measure_gains(session: Session, card: ModelCard, model: Model, candidates: i
     if _ALL not in times:
         return {}
     return {name: one.p50_us / times[_ALL].p50_us for name, one in times.items() if name != _ALL}
+
+
+def measure_search(session: Session, card: ModelCard, model: Model, candidates: int) -> dict[str, float]:
+    """Search as a first launch does; what it takes, and what it brings.
+
+    Returns
+    -------
+    dict
+        ``elapsed_ms`` until the model runs with what was found, ``gain``: time of a call with the default kernels over
+        that with those, 1 where none is better; nothing where there is nothing to search.
+    """
+    from rerank_engine.search.tune import tune_model
+
+    cache = session.folder / f"{card.name}_tuned"
+    try:
+        _, report = tune_model(model, budget_s=SEARCH_S, cache_dir=cache)
+    except RerankError as error:
+        session.fail(card.name, "search", str(error))
+        return {}
+    if not report["trials"]:
+        return {}
+    found = {"elapsed_ms": 1e3 * report["elapsed_s"], "gain": 1.0}
+    if not report["is_used"]:
+        return found
+    path, inputs = str(session.stored(card)), session.write_inputs(card, candidates)[0]
+    commands = {_ALL: session.our_command(), "search": session.our_command(cache)}
+    with Field(session, commands) as field:
+        try:
+            ready = {name: field.load(name, OURS, path, inputs) for name in commands}
+        except RerankError as error:
+            session.fail(card.name, "search", str(error))
+            return found
+        times, failures = time_interleaved(ready, session.budget_s, session.timeout_s)
+    for name, reason in failures.items():
+        session.fail(card.name, name, reason)
+    if len(times) == len(commands):
+        found["gain"] = times[_ALL].p50_us / times["search"].p50_us
+    return found
 
 
 def _variants(session: Session, card: ModelCard, model: Model) -> Mapping[str, Model]:

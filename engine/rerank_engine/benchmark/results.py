@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.benchmark.ours import CACHED
 from rerank_engine.benchmark.rounds import Times
 
 LARGEST_ERROR = 1e-3
@@ -51,7 +52,8 @@ def compare(
     Parameters
     ----------
     times
-        By engine; ours is called ``"ours"``, other forms of our calls ``"ours_..."``.
+        By engine; ours is called ``"ours"``, other forms of our calls ``"ours_..."``. That with a history that stays
+        gives ``cached_us`` and ``cached_ratio``.
     errors
         By engine, relative.
     flops
@@ -87,6 +89,10 @@ def compare(
     }
     if forms:
         entry["forms"] = forms
+    cached = forms.get(CACHED)
+    if cached and not cached["wrong"]:
+        entry["cached_us"] = cached["p50_us"]
+        entry["cached_ratio"] = best_us / cached["p50_us"] if best_us is not None else None
     if ours and not ours["wrong"]:
         if best_us is not None:
             entry["ratio"] = best_us / ours["p50_us"]

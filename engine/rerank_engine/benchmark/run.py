@@ -11,7 +11,8 @@ from typing import Any
 
 from rerank_engine.benchmark.calls import Field, measure_size
 from rerank_engine.benchmark.cards import ModelCard, read_cards
-from rerank_engine.benchmark.gains import measure_gains
+from rerank_engine.benchmark.gains import measure_gains, measure_search
+from rerank_engine.benchmark.ours import FORMS
 from rerank_engine.benchmark.peak import peak_gflops
 from rerank_engine.benchmark.peers import read_peers
 from rerank_engine.benchmark.process import run_start
@@ -134,17 +135,35 @@ def _measure(
                 entries[str(candidates)] = entry
         report(done + len(sizes), steps, f"{card.name} start")
         wrong = {peer for entry in entries.values() for peer, one in entry["peers"].items() if one["wrong"]}
-        found["start"][card.name] = {**_starts(session, card, wrong), "first_launch_ms": first_launch_ms}
+        search = measure_search(session, card, model, START_SIZE)
+        found["start"][card.name] = {
+            **_starts(session, card, wrong),
+            "first_launch_ms": first_launch_ms,
+            "search_ms": search.get("elapsed_ms"),
+        }
         report(done + len(sizes) + 1, steps, f"{card.name} passes")
-        found["passes"][card.name] = measure_gains(session, card, model, START_SIZE)
+        found["passes"][card.name] = {
+            **measure_gains(session, card, model, START_SIZE),
+            **_gain_of_history(entries.get(str(START_SIZE), {})),
+            **({"search": search["gain"]} if search else {}),
+        }
     report(steps, steps, "done")
     return found
+
+
+def _gain_of_history(entry: dict[str, Any]) -> dict[str, float]:
+    """What it brings that the history stays from call to call."""
+    if "cached_us" not in entry or not entry["ours_us"]:
+        return {}
+    return {"history_key": entry["ours_us"] / entry["cached_us"]}
 
 
 def _starts(session: Session, card: ModelCard, wrong: Collection[str]) -> dict[str, Any]:
     inputs, _ = session.write_inputs(card, START_SIZE)
     starts = {}
     for name, command in session.commands(card).items():
+        if name in FORMS and name != OURS:
+            continue
         path = session.peer_path(name, card, START_SIZE)
         if path is not None:
             starts[name] = Start(command, name, path)

@@ -65,8 +65,8 @@ class Session:
 
     def commands(self, card: ModelCard) -> dict[str, EngineCommand]:
         """Every engine that may run a model, ours first."""
-        found = dict.fromkeys(ours.FORMS, self.our_command())
-        return found | {
+        forms = [name for name in ours.FORMS if name != ours.CACHED or card.has_history]
+        return dict.fromkeys(forms, self.our_command()) | {
             peer.name: self.peer_command(peer) for peer in self.peers if peer.reason(card.name, 0) is not None
         }
 
@@ -94,10 +94,12 @@ class Session:
         """Note a failure."""
         self.failures["/".join([model, engine, *([] if candidates is None else [str(candidates)])])] = reason
 
-    def write_inputs(self, card: ModelCard, candidates: int) -> tuple[Path, list[dict[str, NDArray[Any]]]]:
+    def write_inputs(
+        self, card: ModelCard, candidates: int, *, same_history: bool = False
+    ) -> tuple[Path, list[dict[str, NDArray[Any]]]]:
         """Draw inputs and store them for the workers."""
-        sets = card.draw(candidates)
-        path = self.folder / f"{card.name}_{candidates}.npz"
+        sets = card.draw(candidates, same_history=same_history)
+        path = self.folder / f"{card.name}_{candidates}{'_same' if same_history else ''}.npz"
         if not path.exists():
             arrays = {f"{place}/{name}": array for place, one in enumerate(sets) for name, array in one.items()}
             np.savez(path, **arrays)  # type: ignore[arg-type]
