@@ -306,11 +306,11 @@ def test_a_search_ends_with_the_program(tools: Any, tmp_path: Path) -> None:
     if not Path("/proc/self/cmdline").exists():
         pytest.skip("other processes are looked up in /proc")
     path = tmp_path / "network.rrm"
-    network(tools).save(path)
+    network(tools, 300, 512).save(path)
     program = (
         "import sys, time; from rerank_engine import load\n"
         f"engine = load({str(path)!r}, cache_dir={str(tmp_path / 'images')!r}, search_s=600)\n"
-        "time.sleep(1.5); print(engine.explain()['search']['reason'])\n"
+        "time.sleep(0.5); print(engine.explain()['search']['reason'])\n"
     )
     entries = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(

@@ -4,15 +4,15 @@ A packed weight is cut into panels of ``NV * lanes`` columns, each stored depth 
 that every vector load is whole; only the store of the last panel is cut to the real columns. Products with one or
 two columns go along the depth instead, one dot product a row.
 
-A long depth is summed in parts, which are added at the end. Rounding grows with the length of a part only, and where
-few rows are left the parts run beside each other, as a single sum would wait for itself. All tiles use the same parts:
-the numbers of a row do not depend on how many rows there are.
+A long depth is summed in parts, which are added at the end: rounding grows with the length of a part only. Where it is
+known that there are few rows, the parts are shorter and run beside each other, as a single sum would wait for itself.
+All tiles of a product use the same parts: the numbers of a row do not depend on how many rows there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
 
 _FLOAT = 4
+_LONGEST_PART = 256
 _SHORTEST_PART = 16
 _DOT_COLUMNS = 2
 """Up to this many columns a row is multiplied along its depth."""
@@ -45,6 +46,8 @@ class Product:
         Slope of LeakyRelu.
     has_bias
         Whether a row is added to every result row.
+    has_few_rows
+        Whether it is known that there are less than :data:`MANY` rows.
     """
 
     inner: int
@@ -52,6 +55,7 @@ class Product:
     activation: str = ""
     alpha: float = 0.0
     has_bias: bool = False
+    has_few_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,19 @@ def legal_tilings(columns: int, lanes: int, registers: int) -> list[Tiling]:
     return [first, *(one for one in found if one != first)]
 
 
-def cut_depth(inner: int) -> list[int]:
+def cut_depth(inner: int, *, has_few_rows: bool = False) -> list[int]:
     """Lengths of the parts of a depth; only the last one differs from the others.
 
-    >>> cut_depth(20), cut_depth(35), cut_depth(258)
+    >>> cut_depth(35), cut_depth(513)
+    ([35], [171, 171, 171])
+    >>> cut_depth(20, has_few_rows=True), cut_depth(35, has_few_rows=True), cut_depth(258, has_few_rows=True)
     ([20], [17, 18], [64, 64, 64, 66])
     """
-    count = 1 if inner < 2 * _SHORTEST_PART else 2 if inner < 16 * _SHORTEST_PART else 4
+    count = -(-inner // _LONGEST_PART)
+    if has_few_rows:
+        count = max(count, 1 if inner < 2 * _SHORTEST_PART else 2 if inner < 16 * _SHORTEST_PART else 4)
+    if count < 2:
+        return [inner]
     length = inner // count
     return [length] * (count - 1) + [inner - length * (count - 1)]
 
@@ -150,6 +160,7 @@ def multiply_packed(
         added = lowering.packed(bias, "plain", 0) if bias else None
         _multiply_by_dots(e, product, left, rows, right, added, target)
         return
+    product = _with_rows(product, rows)
     tiling = lowering.tiling(product.inner, product.columns)
     width = tiling.vectors * e.lanes
     multiply_panels(
@@ -185,6 +196,7 @@ def multiply_batched(
     planner's padding behind every buffer allows for.
     """
     e = lowering.emitter
+    product = _with_rows(product, rows)
     tiling = lowering.tiling(product.inner, product.columns)
     added = lowering.packed(bias, "padded", tiling.vectors * e.lanes) if bias else None
 
@@ -203,6 +215,10 @@ def multiply_batched(
         )
 
     e.each(batch, one)
+
+
+def _with_rows(product: Product, rows: Index) -> Product:
+    return replace(product, has_few_rows=isinstance(rows, int) and rows < MANY)
 
 
 def multiply_panels(
@@ -224,10 +240,13 @@ def multiply_panels(
     def panels(tile_rows: int) -> None:
         for panel in range(-(-product.columns // width)):
             start = panel * width
+            columns = min(width, product.columns - start)
+            # A last panel of fewer vectors gets more rows: as many sums must be under way as in the others.
+            rows_here = min(_MOST_ROWS, tile_rows * tiling.vectors // -(-columns // e.lanes))
             _multiply_panel(
                 e,
                 product,
-                tile_rows,
+                rows_here,
                 registers,
                 left=left,
                 right=e.at(right, (panel * product.inner * width if is_packed else start) * _FLOAT),
@@ -235,7 +254,7 @@ def multiply_panels(
                 bias=e.at(bias, start * _FLOAT) if bias is not None else None,
                 target=e.at(target, start * _FLOAT),
                 rows=rows,
-                columns=min(width, product.columns - start),
+                columns=columns,
             )
 
     if isinstance(rows, int) or tiling.many_rows == tiling.few_rows:
@@ -290,7 +309,7 @@ def _tile_function(
     name = (
         f"gemm_f32_{rows}x{vectors}x{lanes}_k{product.inner}_n{columns}"
         f"_b{right_stride}_c{product.columns}_{'bias' if product.has_bias else 'zero'}"
-        f"_{(product.activation or 'none').lower()}_{product.alpha!r}"
+        f"_{(product.activation or 'none').lower()}_{product.alpha!r}{'_few' if product.has_few_rows else ''}"
     )
     module = outside.b.module
     existing = module.globals.get(name)
@@ -307,7 +326,7 @@ def _tile_function(
         for column in range(vectors)
     ]
 
-    parts = cut_depth(product.inner)
+    parts = cut_depth(product.inner, has_few_rows=product.has_few_rows)
     accumulators = rows * vectors
     zeros = [math.zero(lanes)] * accumulators
 
