@@ -5,8 +5,8 @@
 Each model is converted with all passes, with none, and with random subsets of them, and compiled for this processor and
 for each level below it: so AVX-512 code, AVX2 code and SSE code are all run. What a kernel search may pick is drawn at
 random for each. Inputs are those of the benchmark, at 1, 10, 50 and 200 candidates; right is the graph without passes,
-in float64. The error is relative to the largest score among the calls of one size. The exit status is 1 when one is above
-2e-6.
+in float64. The error is relative to the largest score among the calls of one size. The exit status is 1 when one is
+above 2e-6.
 """
 
 from __future__ import annotations

@@ -23,7 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.digest import blake2b
+try:  # hashlib loads OpenSSL as well, which takes 3 ms of a start of 5
+    from _blake2 import blake2b
+except ImportError:  # another interpreter than CPython
+    from hashlib import blake2b
+
 from rerank_engine.errors import CompileError, ModelFileError
 from rerank_engine.records import Record
 
@@ -136,7 +140,7 @@ class ExecutableMemory:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_jit
         self._memory = mmap.mmap(-1, len(code), flags=flags, prot=protection)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.pythonapi  # has every function of the process, and is open
         if apple:
             libc.pthread_jit_write_protect_np(0)
             ctypes.memmove(address, code, len(code))
@@ -145,7 +149,7 @@ class ExecutableMemory:
             return address
         ctypes.memmove(address, code, len(code))
         if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC):
-            raise OSError(ctypes.get_errno(), "mprotect refused PROT_EXEC")
+            raise OSError("mprotect refused PROT_EXEC")
         if platform.machine() == "aarch64":
             clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
             clear(ctypes.c_void_p(address), ctypes.c_void_p(address + len(code)))

@@ -7,8 +7,6 @@ import os
 import platform
 import sys
 
-from rerank_engine.digest import blake2b
-
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -23,7 +21,7 @@ def architecture() -> str:
 
 @functools.cache
 def machine_signature() -> tuple[str, ...]:
-    """Operating system, architecture and a digest of the processor's model and features.
+    """Operating system, architecture, and the processor's model and features as the system tells them.
 
     Two machines with the same signature run each other's machine code.
 
@@ -32,7 +30,7 @@ def machine_signature() -> tuple[str, ...]:
     >>> len(machine_signature())
     3
     """
-    return sys.platform, platform.machine(), blake2b(_processor().encode(), digest_size=8).hexdigest()
+    return sys.platform, platform.machine(), _processor()
 
 
 def _processor() -> str:

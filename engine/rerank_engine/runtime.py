@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.digest import blake2b
 from rerank_engine.errors import CompileError, InputError, ModelFileError
-from rerank_engine.image import Image
+from rerank_engine.image import Image, blake2b
 from rerank_engine.interface import difference, interface_of
 from rerank_engine.machine import machine_signature
 from rerank_engine.session import MachineCode, Out, Session, handed_over
