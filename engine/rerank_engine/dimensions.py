@@ -15,7 +15,7 @@ Dim('T', 2)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rerank_engine.errors import GraphError
 
@@ -189,6 +189,22 @@ def product(sizes: Iterable[int | Dim]) -> int | Dim:
     for size in sizes:
         total = total * size
     return total
+
+
+def broadcast_strides(shape: Sequence[int | Dim], output: Sequence[int | Dim]) -> tuple[int | Dim, ...]:
+    """Elements to the next index of each dimension of the result; 0 where the value is repeated.
+
+    >>> broadcast_strides((5, 1), (3, 5, 4))
+    (0, 1, 0)
+    """
+    strides: list[int | Dim] = []
+    step: int | Dim = 1
+    for axis in range(len(output) - 1, -1, -1):
+        own_axis = axis - (len(output) - len(shape))
+        dim = shape[own_axis] if own_axis >= 0 else 1
+        strides.insert(0, 0 if dim == 1 else step)
+        step = step * dim
+    return tuple(strides)
 
 
 def names_in(sizes: Iterable[int | Dim]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rerank_engine.codegen.target import named_target
 from rerank_engine.errors import GraphError, InputError, UnsupportedOperatorError
 from rerank_engine.ops import check_nodes
+from rerank_engine.plan import make_plan
 from rerank_engine.reference import evaluate
 
 Array = NDArray[Any]
@@ -329,3 +330,82 @@ def test_parameters_that_do_not_fit(tools: Any) -> None:
     b.graph.nodes[-1].attributes["axes"] = "one"
     with pytest.raises(GraphError, match="inputs or attributes do not fit"):
         check_nodes(b.graph)
+
+
+# --- what is reduced is computed on the way ---------------------------------------------------------------------------
+
+
+def _labels(b: Any) -> list[str]:
+    return [step.label for step in make_plan(b.graph).steps]
+
+
+REDUCTIONS_OF_PRODUCTS = [
+    # shape of one operand, shape of the other, axes, whether it is computed on the way
+    (("N", 16, 8), ("N", 16, 8), (1,), True),
+    (("N", 16, 8), ("N", 16, 8), (2,), True),
+    (("N", 16, 8), ("N", 16, 8), (1, 2), True),
+    (("N", 50, 19), ("N", 50, 1), (1,), True),  # a masked sum over a history
+    (("N", 50, 19), ("N", 50, 1), (2,), True),
+    (("N", 50, 19), (50, 1), (1,), True),
+    (("N", 50, 19), (19,), (1,), True),
+    (("N", 50, 19), (19,), (2,), True),
+    (("N", "T", 5), ("N", 1, 5), (1,), True),
+    (("N", "T", 5), ("T", 1), (1,), True),
+    (("N", 3, 4, 5), ("N", 3, 1, 5), (1, 2), False),  # its steps through the reduced axes are not even
+    (("N", 3, 4, 5), ("N", 3, 1, 5), (2,), True),
+    (("N", 3, 4, 5), (3, 1, 5), (1, 3), True),
+    (("N", 6, 35), ("N", 6, 35), (0,), True),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "axes", "is_absorbed"), REDUCTIONS_OF_PRODUCTS)
+def test_what_is_reduced_is_computed_on_the_way(
+    tools: Any, left: tuple[Any, ...], right: tuple[Any, ...], axes: tuple[int, ...], is_absorbed: bool
+) -> None:
+    for operator in ("ReduceSum", "ReduceMean", "ReduceMax"):
+        b = tools.GraphBuilder()
+        x, y = b.input("float32", *left, domain="plain"), b.input("float32", *right, domain="plain")
+        half = b.constant(np.array([0.5], np.float32))
+        joined = b.node("Mul", b.node("Tanh", x), b.node("Add", y, half))
+        b.output(b.node(operator, joined, axes=axes, keepdims=0))
+        b.finish()
+        assert any(label.startswith("Tanh") and label.endswith(operator) for label in _labels(b)) == is_absorbed
+        compiled = tools.Compiled(b.graph)
+        for candidates in (0, 1, 7, 130):
+            for history in (0, 1, 33) if "T" in left else (4,):
+                feeds = b.feeds(candidates, T=history) if "T" in left else b.feeds(candidates)
+                expected = tools.expect(b.graph, feeds)
+                for name, array in compiled(feeds).items():
+                    tools.assert_close(array, expected[name], f"{operator} N={candidates} T={history}", 2e-6, 2e-5)
+
+
+def test_what_others_read_is_stored(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x = b.input("float32", "N", 6, domain="plain")
+    square, double, third = b.node("Mul", x, x), b.node("Add", x, x), b.node("Neg", x)
+    flat = b.node("Reshape", third, shape=("N", 2, 3))
+    b.output(b.node("ReduceSum", square, axes=(1,), keepdims=0), b.node("ReduceMax", square, axes=(1,), keepdims=0))
+    b.output(
+        double, b.node("ReduceSum", double, axes=(1,), keepdims=0), b.node("ReduceSum", flat, axes=(1,), keepdims=0)
+    )
+    b.finish()
+    assert sorted(_labels(b)) == ["Add", "Mul", "Neg", "ReduceMax", "ReduceSum", "ReduceSum", "ReduceSum"]
+    feeds = b.feeds(9)
+    expected = tools.expect(b.graph, feeds)
+    for name, array in tools.Compiled(b.graph)(feeds).items():
+        tools.assert_close(array, expected[name], name, 2e-6, 2e-6)
+
+
+def test_a_constant_that_is_repeated_is_reduced(tools: Any) -> None:
+    """Nothing is loaded at all; integers and bools alike."""
+    b = tools.GraphBuilder()
+    b.input("float32", "N", 3)
+    for dtype, operator in (("float32", "ReduceSum"), ("int64", "ReduceSum"), ("bool", "ReduceMax")):
+        one = b.constant(np.ones(1, dtype))
+        wide = b.node("Expand", one, shape=("N", 37))
+        b.output(b.node(operator, wide, axes=(1,), keepdims=0))
+    b.finish()
+    feeds = b.feeds(5)
+    expected = tools.expect(b.graph, feeds)
+    for name, array in tools.Compiled(b.graph)(feeds).items():
+        np.testing.assert_array_equal(array, expected[name])

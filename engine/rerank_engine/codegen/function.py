@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from rerank_engine.arena import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
-from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1, I32, I64, POINTER, Carried, Emitter, i64
+from rerank_engine.codegen.elementwise import elements_of
+from rerank_engine.codegen.emitter import I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
 from rerank_engine.codegen.python_call import can_be_called_directly, emit_python_call
 from rerank_engine.codegen.target import Target
-from rerank_engine.graph import CANDIDATES, Dim, Shape, Value
+from rerank_engine.dimensions import broadcast_strides
+from rerank_engine.graph import CANDIDATES
 from rerank_engine.kernels import copy
 from rerank_engine.kernels.gemm import Tilings
 from rerank_engine.kernels.pointwise import Operand, pointwise_loop
@@ -106,11 +108,12 @@ def _step_function(
     function = ir.Function(module, _STEP_TYPE, f"step{index}_{step.label[:40]}")
     function.linkage = "internal"
     emitter = Emitter(ir.IRBuilder(function.append_basic_block("entry")), target.lanes)
-    lowering = Lowering(plan, module, emitter, function.args, step.mode, target.registers, tilings, reports)
+    absorbed = () if step.is_pointwise else step.nodes[:-1]
+    lowering = Lowering(plan, module, emitter, function.args, step.mode, target.registers, tilings, reports, absorbed)
     if step.is_pointwise:
         _lower_pointwise(lowering, step)
     else:
-        (node,) = step.nodes
+        node = step.nodes[-1]
         lower = lookup(node).lower
         assert lower is not None, f"operator {node.op} has neither a lowering nor a pointwise form"
         lower(lowering, node)
@@ -137,56 +140,20 @@ def _copy_function(plan: Plan, module: ir.Module, target: Target) -> list[ir.Fun
 def _lower_pointwise(lowering: Lowering, step: Step) -> None:
     graph = lowering.graph
     output = graph.values[step.writes[0]]
-    literals = {
-        name: graph.constants[name].reshape(-1)[0]
-        for name in step.reads
-        if name in graph.constants and graph.constants[name].size == 1
-    }
-    loaded = [name for name in step.reads if name not in literals]
+    elements = elements_of(graph, step.nodes, output.name)
 
     def operand(name: str) -> Operand:
         value = graph.values[name]
-        return Operand(lowering.address(name), value.dtype, _broadcast_strides(value, output.shape))
-
-    def compute(e: Emitter, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        width = max((value.type.count if isinstance(value.type, ir.VectorType) else 1 for value in values), default=1)
-        known = dict(zip(loaded, values, strict=True))
-        for name, number in literals.items():
-            known[name] = _literal(e, graph.values[name].dtype, width, number)
-        for node in step.nodes:
-            operator = lookup(node)
-            assert operator.pointwise is not None
-            attributes = {key: node.attributes.get(key, default) for key, default in operator.attributes.items()}
-            attributes["dtypes"] = tuple(graph.values[name].dtype for name in node.inputs)
-            known[node.outputs[0]] = operator.pointwise(e, [known[name] for name in node.inputs], attributes)
-        return [known[step.writes[0]]]
+        return Operand(lowering.address(name), value.dtype, broadcast_strides(value.shape, output.shape))
 
     pointwise_loop(
         lowering.emitter,
         shape=output.shape,
         size=lowering.size,
-        reads=[operand(name) for name in loaded],
-        writes=[operand(step.writes[0])],
-        compute=compute,
+        reads=[operand(name) for name in elements.names],
+        writes=[operand(output.name)],
+        compute=lambda e, values: [elements.compute(e, values)],
     )
-
-
-def _literal(e: Emitter, dtype: str, width: int, number: float) -> ir.Constant:
-    if dtype in ("float32", "float64"):
-        return e.splat_constant(ELEMENT_TYPES[dtype], width, float(number))
-    return e.splat_constant(I1 if dtype == "bool" else ELEMENT_TYPES[dtype], width, int(number))
-
-
-def _broadcast_strides(value: Value, output: Shape) -> Shape:
-    """Elements to the next index of each output dimension; 0 where the value is repeated."""
-    strides: list[int | Dim] = []
-    step: int | Dim = 1
-    for axis in range(len(output) - 1, -1, -1):
-        own_axis = axis - (len(output) - len(value.shape))
-        dim = value.shape[own_axis] if own_axis >= 0 else 1
-        strides.insert(0, 0 if dim == 1 else step)
-        step = step * dim
-    return tuple(strides)
 
 
 def _entry_function(

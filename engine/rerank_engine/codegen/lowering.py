@@ -10,6 +10,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from rerank_engine.arena import BAD_VALUE_OFFSET, PADDING, SIZES_OFFSET, STATUS_OFFSET, round_up
+from rerank_engine.codegen.elementwise import Elements, elements_of
 from rerank_engine.codegen.emitter import ELEMENT_BYTES, I64, POINTER, Emitter, Index, i64
 from rerank_engine.dimensions import product
 from rerank_engine.errors import CompileError
@@ -42,6 +43,8 @@ class Lowering:
         Measured tilings of matrix products.
     reports
         Messages about bad values, in the order of their codes.
+    absorbed
+        Elementwise nodes that make the input of the step's last node, and are computed on its way.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Lowering:
         registers: int,
         tilings: Tilings,
         reports: list[str],
+        absorbed: Sequence[Node] = (),
     ) -> None:
         self.plan = plan
         self.module = module
@@ -62,6 +66,7 @@ class Lowering:
         self.registers = registers
         self.tilings = tilings
         self.reports = reports
+        self.absorbed = absorbed
         self.weights, self.arena, self.inputs, self.outputs, self.first, self.candidates = arguments
 
     @property
@@ -103,6 +108,10 @@ class Lowering:
     def sizes(self, name: str) -> list[Index]:
         """Dimensions of a value for the candidates at hand."""
         return [self.size(dim) for dim in self.values[name].shape]
+
+    def elements(self, name: str) -> Elements:
+        """The input of the step's node element by element, with what is computed on the way."""
+        return elements_of(self.graph, self.absorbed, name)
 
     # --- places --------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -42,17 +42,43 @@ class Group:
     is_reduced: bool
 
 
+@dataclass(frozen=True)
+class Source:
+    """An array that the reduced elements are computed from.
+
+    Attributes
+    ----------
+    address
+        Of the first element.
+    dtype
+        Key of :data:`rerank_engine.graph.DTYPES`.
+    steps
+        Elements from one index of each group to the next; in the last group 1, or 0 where it is broadcast.
+    """
+
+    address: ir.Value
+    dtype: str
+    steps: Sequence[Index]
+
+
 def reduce_groups(
-    e: Emitter, kind: str, dtype: str, *, source: ir.Value, target: ir.Value, groups: Sequence[Group]
+    e: Emitter,
+    kind: str,
+    dtype: str,
+    *,
+    sources: Sequence[Source],
+    compute: Callable[[Emitter, Sequence[ir.Value]], ir.Value],
+    target: ir.Value,
+    groups: Sequence[Group],
 ) -> None:
     """Reduce every second group; ``kind`` is that of an :class:`Accumulator`, or ``"mean"``.
 
-    Kept and reduced groups alternate, and at least one is reduced. Vectors lie along the last group.
+    Kept and reduced groups alternate, and at least one is reduced. Vectors lie along the last group. What is reduced
+    is computed from the elements of the sources.
     """
     accumulator = Accumulator("sum" if kind == "mean" else kind, dtype)
-    steps = row_strides(e, [group.size for group in groups])
-    reduced = [(group.size, step) for group, step in zip(groups, steps, strict=True) if group.is_reduced]
-    kept = [(group.size, step) for group, step in zip(groups, steps, strict=True) if not group.is_reduced]
+    reduced = [(group.size, place) for place, group in enumerate(groups) if group.is_reduced]
+    kept = [(group.size, place) for place, group in enumerate(groups) if not group.is_reduced]
     target_steps = row_strides(e, [size for size, _ in kept])
     has_columns = not groups[-1].is_reduced
     outer = kept[:-1] if has_columns else kept
@@ -63,44 +89,60 @@ def reduce_groups(
     def finish(total: ir.Value) -> ir.Value:
         return accumulator.result(e, divide_by_count(e, total, count, dtype) if kind == "mean" else total)
 
-    def moved(base: ir.Value, offset: Index) -> ir.Value:
-        return e.at(base, e.mul(offset, ELEMENT_BYTES[dtype]))
+    last = len(groups) - 1
 
-    def innermost(base: ir.Value, width: int) -> ir.Value:
-        size, step = reduced[-1]
+    def moved(bases: Sequence[ir.Value], index: Index, place: int) -> list[ir.Value]:
+        """Addresses after ``index`` steps in a group."""
+        return [
+            e.at(base, e.mul(e.mul(index, source.steps[place]), ELEMENT_BYTES[source.dtype]))
+            for base, source in zip(bases, sources, strict=True)
+        ]
+
+    def load(addresses: Sequence[ir.Value], width: int) -> ir.Value:
+        values = []
+        for source, address in zip(sources, addresses, strict=True):
+            is_broadcast = source.steps[last] == 0
+            value = load_elements(e, address, source.dtype, 1 if is_broadcast else width)
+            values.append(e.splat(value, width) if is_broadcast and width > 1 else value)
+        element = compute(e, values)
+        return e.splat(element, width) if width_of(element) < width else element
+
+    def innermost(bases: Sequence[ir.Value], width: int) -> ir.Value:
+        size, place = reduced[-1]
 
         def produce(position: ir.Value, lanes: int) -> list[ir.Value]:
-            return [load_elements(e, moved(base, e.mul(position, step)), dtype, lanes)]
+            return [load(moved(bases, position, place), lanes)]
 
         if has_columns:
             return accumulate_columns(e, [accumulator], size, width, produce)[0]
         return accumulate_row(e, [accumulator], size, produce)[0]
 
-    def total(base: ir.Value, width: int, level: int = 0) -> ir.Value:
+    def total(bases: Sequence[ir.Value], width: int, level: int = 0) -> ir.Value:
         """Reduce the groups from ``level`` on."""
         if level == len(reduced) - 1:
-            return innermost(base, width)
-        size, step = reduced[level]
+            return innermost(bases, width)
+        size, place = reduced[level]
 
         def more(index: ir.Value, carried: Carried) -> Carried:
-            part = total(moved(base, e.mul(index, step)), width, level + 1)
+            part = total(moved(bases, index, place), width, level + 1)
             return [accumulator.combine(e, carried[0], accumulator.as_far(e, part))]
 
         return e.loop(0, size, 1, more, [accumulator.start(e, accumulator.far, width)])[1][0]
 
     def one(indices: Sequence[ir.Value]) -> None:
-        from_offset: Index = 0
+        here = [source.address for source in sources]
         to_offset: Index = 0
-        for index, (_, step), target_step in zip(indices, outer, target_steps, strict=False):
-            from_offset = e.add(from_offset, e.mul(index, step))
+        for index, (_, place), target_step in zip(indices, outer, target_steps, strict=False):
+            here = moved(here, index, place)
             to_offset = e.add(to_offset, e.mul(index, target_step))
-        here, there = moved(source, from_offset), moved(target, to_offset)
+        there = e.at(target, e.mul(to_offset, ELEMENT_BYTES[dtype]))
         if not has_columns:
             store_elements(e, finish(total(here, 1)), there, dtype)
             return
 
         def columns(start: ir.Value, width: int) -> None:
-            store_elements(e, finish(total(moved(here, start), width)), moved(there, start), dtype)
+            place = e.at(there, e.mul(start, ELEMENT_BYTES[dtype]))
+            store_elements(e, finish(total(moved(here, start, last), width)), place, dtype)
 
         each_vector(e, kept[-1][0], columns)
 

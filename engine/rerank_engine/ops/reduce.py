@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank_engine.dimensions import product
+from rerank_engine.dimensions import Dim, broadcast_strides, product
 from rerank_engine.graph import DTYPES, Node, Shape, Value, is_per_candidate
 from rerank_engine.ops.registry import Array, Operator, as_dtype, attribute, normal_axis, refuse, register
 
@@ -91,25 +91,57 @@ def _extreme(function: Callable[..., Array], lowest: bool) -> Callable[[Array, t
 
 def _lower(kind: str) -> Callable[[Lowering, Node], None]:
     def lower(lowering: Lowering, node: Node) -> None:
-        from rerank_engine.kernels.reduce import Group, reduce_groups
+        from rerank_engine.kernels.reduce import Group, Source, reduce_groups
 
         value = lowering.values[node.inputs[0]]
-        axes = _axes(node, len(value.shape))
-        kept = [axis for axis in range(len(value.shape)) if axis in axes or value.shape[axis] != 1]
-        groups = [
-            Group(lowering.size(product(value.shape[axis] for axis in together)), is_reduced)
-            for is_reduced, together in groupby(kept, lambda axis: axis in axes)
-        ]
+        groups = _groups(node, value.shape)
+        elements = lowering.elements(value.name)
+        sources = []
+        for name in elements.names:
+            read = lowering.values[name]
+            steps = _steps(read.shape, value.shape, groups)
+            assert steps is not None, f"{read} was absorbed into a reduction that cannot walk it"
+            sources.append(Source(lowering.address(name), read.dtype, [lowering.size(step) for step in steps]))
         reduce_groups(
             lowering.emitter,
             kind,
             value.dtype,
-            source=lowering.address(node.inputs[0]),
+            sources=sources,
+            compute=elements.compute,
             target=lowering.address(node.outputs[0]),
-            groups=groups,
+            groups=[
+                Group(lowering.size(product(value.shape[axis] for axis in axes)), reduced) for reduced, axes in groups
+            ],
         )
 
     return lower
+
+
+def _groups(node: Node, shape: Shape) -> list[tuple[bool, tuple[int, ...]]]:
+    """Neighbouring axes of which all, or none, are reduced; kept axes of size 1 are left out."""
+    axes = _axes(node, len(shape))
+    kept = [axis for axis in range(len(shape)) if axis in axes or shape[axis] != 1]
+    return [(is_reduced, tuple(together)) for is_reduced, together in groupby(kept, lambda axis: axis in axes)]
+
+
+def _steps(shape: Shape, output: Shape, groups: Sequence[tuple[bool, tuple[int, ...]]]) -> list[int | Dim] | None:
+    """Elements of a value from one index of each group to the next, as it is broadcast to the reduced shape.
+
+    None where a group cannot be walked in equal steps, or the last one neither by neighbours nor on the spot.
+    """
+    strides = broadcast_strides(shape, output)
+    steps: list[int | Dim] = []
+    for _, axes in groups:
+        long = [axis for axis in axes if output[axis] != 1]
+        if any(strides[axis] != strides[after] * output[after] for axis, after in pairwise(long)):
+            return None
+        steps.append(strides[long[-1]] if long else 0)
+    return steps if not steps or steps[-1] in (0, 1) else None
+
+
+def _absorbs(node: Node, value: Value, reads: Sequence[Value]) -> bool:
+    groups = _groups(node, value.shape)
+    return all(_steps(read.shape, value.shape, groups) is not None for read in reads)
 
 
 def _per_row(node: Node, inputs: Sequence[Value], _: Sequence[Value]) -> bool:
@@ -128,6 +160,7 @@ def _add(
             attributes={"axes": None, "keepdims": 1},
             lower=_lower(kind),
             per_row=_per_row,
+            absorbs=_absorbs,
         )
     )
 

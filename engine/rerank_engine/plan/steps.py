@@ -98,6 +98,8 @@ def group_steps(graph: Graph) -> list[Step]:
         members = {node.outputs[0]: node}
         if lookup(node).pointwise is not None:
             _absorb(graph, node, members, producers, consumers, pinned)
+        elif lookup(node).absorbs is not None:
+            members |= _input_on_the_way(graph, node, producers, consumers, pinned)
         ordered = tuple(sorted(members.values(), key=lambda member: position[member.outputs[0]]))
         reads = tuple(dict.fromkeys(name for member in ordered for name in member.inputs if name not in members))
         needed.update(aliases.get(name, name) for name in reads)
@@ -145,6 +147,25 @@ def node_mode(graph: Graph, node: Node, varying: set[str]) -> Mode:
         return "block"
     inputs = [graph.values[name] for name in node.inputs]
     return "block" if operator.per_row is not None and operator.per_row(node, inputs, outputs) else "whole"
+
+
+def _input_on_the_way(
+    graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]], pinned: set[str]
+) -> dict[str, Node]:
+    """The elementwise nodes that make the only input of a node, where it can compute them on its way."""
+    (name,) = node.inputs
+    producer, absorbs = producers.get(name), lookup(node).absorbs
+    if producer is None or lookup(producer).pointwise is None or name in pinned or len(consumers[name]) > 1:
+        return {}
+    members = {name: producer}
+    _absorb(graph, producer, members, producers, consumers, pinned)
+    reads = {read for member in members.values() for read in member.inputs if read not in members}
+    loaded = [graph.values[read] for read in reads if not _is_literal(graph, read)]
+    return members if absorbs is not None and absorbs(node, graph.values[name], loaded) else {}
+
+
+def _is_literal(graph: Graph, name: str) -> bool:
+    return name in graph.constants and graph.constants[name].size == 1
 
 
 def _absorb(
