@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rerank_engine.search.background import BackgroundSearch
     from rerank_engine.threads import Splitter
 
-ENGINE_VERSION = "11"
+ENGINE_VERSION = "12"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
@@ -146,7 +146,7 @@ class Engine:
         try:
             self.backend_reason, is_new = self._take_code(_images(read, key, self._image_path, identity, path))
             if is_new:
-                self._search_beside(read(), key, search_s)
+                self._search_beside(read(), path, key, search_s)
         except (CompileError, ImportError) as error:
             self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
@@ -178,12 +178,12 @@ class Engine:
             rejected += f"; rejected: {reason}, whose self-check failed: {wrong}"
         raise CompileError(f"the self-check failed{rejected}")
 
-    def _search_beside(self, graph: Graph, key: str, search_s: float) -> None:
+    def _search_beside(self, graph: Graph, path: str, key: str, search_s: float) -> None:
         from pathlib import Path
 
         from rerank_engine.search.background import BackgroundSearch
 
-        self._search = BackgroundSearch(graph, Path(self._image_path), key, search_s, self._take_found)
+        self._search = BackgroundSearch(graph, path, Path(self._image_path), key, search_s, self._take_found)
 
     def _take_found(self, image: Image) -> None:
         """Go on with what a search has found. Calls that run now end with the code that they began with."""

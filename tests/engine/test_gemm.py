@@ -13,6 +13,7 @@ from rerank_engine.kernels.gemm import MANY, Tiling, choose_tiling, legal_tiling
 from rerank_engine.ops import OPERATORS
 from rerank_engine.ops.matmul import FUSED_ACTIVATIONS
 from rerank_engine.packing import pack
+from rerank_engine.plan import make_plan
 
 EDGES = (1, 2, 3, 16, 17, 63, 64, 65, 130)
 ROW_COUNTS = (*range(18), 22, 27, 28, 29, 50, 128, 131, 300)
@@ -30,9 +31,9 @@ def check(tools: Any, b: Any, counts: tuple[int, ...] = ROW_COUNTS, target: Any 
     tools.assert_rows_alone(compiled, b.feeds(131, seed=1), (0, 13, 14, 127, 128, 130))
 
 
-def weight(b: Any, *shape: int) -> str:
+def weight(b: Any, *shape: int, deviation: float = 0.5) -> str:
     random = np.random.default_rng(sum(shape))
-    return str(b.constant(random.normal(0, 0.5, shape)))
+    return str(b.constant(random.normal(0, deviation, shape)))
 
 
 @pytest.mark.parametrize("shift", [0, 4])
@@ -99,6 +100,64 @@ def test_every_tiling_gives_the_same_bits(tools: Any, cpu: str) -> None:
 
 def test_one_and_two_columns_go_along_the_depth() -> None:
     assert [uses_dot(columns) for columns in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("cpu", ["", "x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize(
+    "widths", [(1, 1), (16, 16), (128, 13), (3, 0, 40), (250, 7), (100, 200, 300), (5, 5, 5, 5, 5, 5, 5, 5, 5, 5)]
+)
+def test_joined_columns_are_read_where_they_lie(tools: Any, widths: tuple[int, ...], cpu: str) -> None:
+    """The bits are those of a product over stored columns; of constants, of a reshaped value and of a list's too."""
+
+    def build(*, is_stored: bool) -> Any:
+        b = tools.GraphBuilder()
+        inner = sum(widths)
+        for shape in (("N",), ("N", 3)):
+            parts = [b.input("float32", *shape, width, domain="plain") for width in widths]
+            parts[0] = b.node("Tanh", parts[0])
+            parts[-1] = b.node("Reshape", b.node("Neg", parts[-1]), shape=(*shape, widths[-1]))
+            joined = b.node("Concat", *parts, axis=len(shape) if len(shape) > 1 else -1)
+            for columns, bias in ((37, True), (64, False)):
+                if columns == 64:
+                    joined = b.node("Concat", *parts, axis=len(shape))
+                extra = [weight(b, columns)] if bias else []
+                matrix = weight(b, inner, columns, deviation=inner**-0.5)
+                b.output(b.node("MatMul", joined, matrix, *extra, activation="Relu" if bias else ""))
+                if is_stored:
+                    b.output(joined)
+        return b
+
+    target = named_target(cpu) if cpu else None
+    b, other = build(is_stored=False), build(is_stored=True)
+    check(tools, b, (0, 1, 2, 15, 16, 50, 131), target)
+    assert [step.label for step in make_plan(b.graph).steps].count("Concat+MatMul") == 4
+    assert "Concat+MatMul" not in [step.label for step in make_plan(other.finish()).steps]
+    feeds = b.feeds(50, seed=3)
+    apart = tools.Compiled(other.graph, target)(dict(zip(other.graph.inputs, feeds.values(), strict=True)))
+    together = tools.Compiled(b.graph, target)(feeds)
+    for name, array in together.items():
+        np.testing.assert_array_equal(array, apart[name], name)
+
+
+def test_columns_that_others_read_or_that_are_no_columns_are_joined_first(tools: Any) -> None:
+    b = tools.GraphBuilder()
+    x, y = b.input("float32", "N", 4, domain="plain"), b.input("float32", "N", 6, domain="plain")
+    joined = b.node("Concat", x, y, axis=1)
+    b.output(b.node("MatMul", joined, weight(b, 10, 5)), b.node("Relu", joined))  # two readers
+    rows = b.node("Concat", x, x, axis=0)
+    b.output(b.node("MatMul", rows, weight(b, 4, 5)))  # rows under each other
+    narrow = b.node("Concat", x, y, axis=1)
+    b.output(b.node("MatMul", narrow, weight(b, 10, 2)))  # goes along the depth
+    b.output(b.node("MatMul", b.node("Concat", y, x, axis=1), b.input("float32", 10, 5, domain="plain")))
+    once = b.input("float32", 3, 4, domain="plain")
+    b.output(b.node("MatMul", b.node("Concat", once, once, axis=1), weight(b, 8, 5)))  # few rows, once a call
+    compiled = tools.Compiled(b.finish())
+    for candidates in (0, 1, 7, 50):
+        feeds = b.feeds(candidates)
+        expected = tools.expect(b.graph, feeds)
+        for name, array in compiled(feeds).items():
+            tools.assert_close(array, expected[name], f"{name} at N={candidates}", *TOLERANCE)
+    assert "Concat+MatMul" not in [step.label for step in make_plan(b.graph).steps]
 
 
 def test_batched_and_computed_right_sides(tools: Any) -> None:

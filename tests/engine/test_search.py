@@ -301,6 +301,25 @@ def _no_space(*_: Any, **__: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
+def test_a_file_that_was_replaced_is_not_tuned_for_the_old_one(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "network.rrm"
+    network(tools).save(path)
+    real = background._run_process
+
+    def replace_first(words: list[str], timeout_s: float) -> str:
+        network(tools, 100).save(path)
+        return real(words, timeout_s)
+
+    monkeypatch.setattr(background, "_run_process", replace_first)
+    engine = load(path, cache_dir=tmp_path / "images", search_s=0.1)
+    assert engine.wait_for_search(120)
+    state = f"failed: {path} is not the model any more that was loaded from it"
+    assert engine.explain()["search"]["reason"] == state
+    assert engine.self_check() == ""
+
+
 def test_a_search_ends_with_the_program(tools: Any, tmp_path: Path) -> None:
     """Neither the search nor a candidate outlives the process that began it."""
     if not Path("/proc/self/cmdline").exists():

@@ -11,8 +11,9 @@ All tiles of a product use the same parts: the numbers of a row do not depend on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
@@ -48,6 +49,8 @@ class Product:
         Whether a row is added to every result row.
     has_few_rows
         Whether it is known that there are less than :data:`MANY` rows.
+    joined
+        Columns of the matrices that lie side by side as the left one; empty for one matrix.
     """
 
     inner: int
@@ -56,6 +59,12 @@ class Product:
     alpha: float = 0.0
     has_bias: bool = False
     has_few_rows: bool = False
+    joined: tuple[int, ...] = ()
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each left matrix."""
+        return self.joined or (self.inner,)
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,7 @@ def multiply_packed(
     lowering: Lowering,
     product: Product,
     *,
-    left: ir.Value,
+    lefts: Sequence[ir.Value],
     rows: ir.Value | int,
     weight: str,
     bias: str | None,
@@ -158,6 +167,7 @@ def multiply_packed(
     if uses_dot(product.columns):
         right = lowering.packed(weight, "columns", 0)
         added = lowering.packed(bias, "plain", 0) if bias else None
+        (left,) = lefts
         _multiply_by_dots(e, product, left, rows, right, added, target)
         return
     product = _with_rows(product, rows)
@@ -168,7 +178,7 @@ def multiply_packed(
         product,
         tiling,
         lowering.registers,
-        left=left,
+        lefts=lefts,
         right=lowering.packed(weight, "panels", width),
         bias=lowering.packed(bias, "padded", width) if bias else None,
         target=target,
@@ -206,7 +216,7 @@ def multiply_batched(
             product,
             tiling,
             lowering.registers,
-            left=e.at(left, e.mul(e.mul(index, left_stride), _FLOAT)),
+            lefts=[e.at(left, e.mul(e.mul(index, left_stride), _FLOAT))],
             right=e.at(right, e.mul(e.mul(index, right_stride), _FLOAT)),
             bias=added,
             target=e.at(target, e.mul(e.mul(index, target_stride), _FLOAT)),
@@ -227,7 +237,7 @@ def multiply_panels(
     tiling: Tiling,
     registers: int,
     *,
-    left: ir.Value,
+    lefts: Sequence[ir.Value],
     right: ir.Value,
     bias: ir.Value | None,
     target: ir.Value,
@@ -248,7 +258,7 @@ def multiply_panels(
                 product,
                 rows_here,
                 registers,
-                left=left,
+                lefts=lefts,
                 right=e.at(right, (panel * product.inner * width if is_packed else start) * _FLOAT),
                 right_stride=width if is_packed else product.columns,
                 bias=e.at(bias, start * _FLOAT) if bias is not None else None,
@@ -273,7 +283,7 @@ def _multiply_panel(
     tile_rows: int,
     registers: int,
     *,
-    left: ir.Value,
+    lefts: Sequence[ir.Value],
     right: ir.Value,
     right_stride: int,
     bias: ir.Value | None,
@@ -293,9 +303,12 @@ def _multiply_panel(
         function = _tile_function(e, product, height, registers, right_stride, columns)
 
         def run(index: ir.Value, _: list[ir.Value], function: ir.Function = function) -> None:
-            here = e.at(left, e.b.mul(index, i64(product.inner * _FLOAT)))
+            here = [
+                e.at(left, e.b.mul(index, i64(width * _FLOAT)))
+                for left, width in zip(lefts, product.widths, strict=True)
+            ]
             there = e.at(target, e.b.mul(index, i64(product.columns * _FLOAT)))
-            e.b.call(function, [here, right, row, there])
+            e.b.call(function, [*here, right, row, there])
 
         start, _ = e.loop(start, rows, height, run)
 
@@ -307,7 +320,7 @@ def _tile_function(
     lanes = outside.lanes
     vectors = -(-columns // lanes)
     name = (
-        f"gemm_f32_{rows}x{vectors}x{lanes}_k{product.inner}_n{columns}"
+        f"gemm_f32_{rows}x{vectors}x{lanes}_k{'+'.join(map(str, product.widths))}_n{columns}"
         f"_b{right_stride}_c{product.columns}_{'bias' if product.has_bias else 'zero'}"
         f"_{(product.activation or 'none').lower()}_{product.alpha!r}{'_few' if product.has_few_rows else ''}"
     )
@@ -315,12 +328,12 @@ def _tile_function(
     existing = module.globals.get(name)
     if existing is not None:
         return existing
-    kind = ir.FunctionType(ir.VoidType(), [POINTER] * 4)
+    kind = ir.FunctionType(ir.VoidType(), [POINTER] * (3 + len(product.widths)))
     function = ir.Function(module, kind, name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     e = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lanes)
-    left, right, bias, target = function.args
+    *lefts, right, bias, target = function.args
     first = [
         e.load(e.at(bias, column * lanes * _FLOAT), F32, lanes) if product.has_bias else math.zero(lanes)
         for column in range(vectors)
@@ -330,19 +343,32 @@ def _tile_function(
     accumulators = rows * vectors
     zeros = [math.zero(lanes)] * accumulators
 
-    def step(index: Index, sums: list[ir.Value]) -> list[ir.Value]:
+    def step(index: Index, sums: list[ir.Value], number: int = 0, before: int = 0) -> list[ir.Value]:
+        """One index of the depth, in left matrix ``number`` with ``before`` columns before it."""
         row = e.at(right, e.mul(index, right_stride * _FLOAT))
         panel = [e.load(e.at(row, column * lanes * _FLOAT), F32, lanes) for column in range(vectors)]
-        column_address = e.at(left, e.mul(index, _FLOAT))
+        column_address = e.at(lefts[number], e.mul(e.add(index, -before), _FLOAT))
         result = list(sums)
         for line in range(rows):
-            factor = e.splat(e.load(e.at(column_address, line * product.inner * _FLOAT), F32), lanes)
+            factor = e.splat(e.load(e.at(column_address, line * product.widths[number] * _FLOAT), F32), lanes)
             for column in range(vectors):
                 place = line * vectors + column
                 result[place] = e.fma(factor, panel[column], result[place])
         return result
 
-    if (accumulators + vectors + 1) * len(parts) <= registers:
+    def along(start: int, stop: int, sums: list[ir.Value]) -> list[ir.Value]:
+        """Indices of the depth from ``start`` to ``stop``, from one left matrix to the next."""
+        before = 0
+        for number, width in enumerate(product.widths):
+            low, high = max(start, before), min(stop, before + width)
+            if low < high:
+                _, sums = e.loop(low, high, 1, partial(step, number=number, before=before), sums)
+            before += width
+        return sums
+
+    if len(parts) == 1:
+        sums = along(0, product.inner, first * rows)
+    elif (accumulators + vectors + 1) * len(parts) <= registers and not product.joined:
 
         def steps(index: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
             return [
@@ -362,12 +388,12 @@ def _tile_function(
             sums = [e.b.fadd(one, other) for one, other in zip(sums, flat[number * accumulators :], strict=False)]
     else:
         # There are registers for one part only; what is summed so far waits in memory.
-        waiting = e.b.alloca(widen(F32, lanes), accumulators) if len(parts) > 1 else None
+        waiting = e.b.alloca(widen(F32, lanes), accumulators)
         sums, start = first * rows, 0
         for length in parts:
-            _, part = e.loop(start, start + length, 1, step, zeros if start else sums)
-            sums = part
-            for place, value in enumerate(part if waiting is not None else ()):
+            part = along(start, start + length, zeros if start else sums)
+            sums = list(part)
+            for place, value in enumerate(part):
                 slot = e.at(waiting, place * lanes * _FLOAT)
                 total = e.b.fadd(e.load(slot, F32, lanes), value) if start else value
                 sums[place] = total

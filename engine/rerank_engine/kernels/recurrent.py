@@ -73,7 +73,7 @@ def multiply(
     """Multiply ``rows`` rows of a state by a matrix (inner, columns), constant or computed."""
     product = gemm.Product(inner=inner, columns=columns)
     if lowering.constant(weight) is not None:
-        gemm.multiply_packed(lowering, product, left=left, rows=rows, weight=weight, bias=None, target=target)
+        gemm.multiply_packed(lowering, product, lefts=[left], rows=rows, weight=weight, bias=None, target=target)
         return
     gemm.multiply_batched(
         lowering,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank_engine.dimensions import product
-from rerank_engine.graph import Node, Shape, Value, depends_on_candidates, shape_text
+from rerank_engine.graph import Graph, Node, Shape, Value, depends_on_candidates, shape_text
 from rerank_engine.ops.registry import OPERATORS, Array, Operator, attribute, broadcast, refuse, register, rows_aligned
 
 if TYPE_CHECKING:
@@ -61,19 +61,21 @@ def _lower(lowering: Lowering, node: Node) -> None:
     if left.dtype != "float32" or not isinstance(inner, int) or not isinstance(columns, int) or not has_fixed_bias:
         _lower_general(lowering, node)
         return
+    parts = lowering.absorbed[0].inputs if lowering.absorbed else node.inputs[:1]
     kind = gemm.Product(
         inner=inner,
         columns=columns,
         activation=attribute(node, "activation"),
         alpha=attribute(node, "alpha"),
         has_bias=len(node.inputs) == 3,
+        joined=tuple(_width(lowering.values[name]) for name in parts) if lowering.absorbed else (),
     )
     single = all(dim == 1 for dim in right.shape[:-2])
     if lowering.constant(node.inputs[1]) is not None and len(right.shape) == 2:
         gemm.multiply_packed(
             lowering,
             kind,
-            left=lowering.address(node.inputs[0]),
+            lefts=[lowering.address(name) for name in parts],
             rows=lowering.rows(left.shape[:-1]),
             weight=node.inputs[1],
             bias=node.inputs[2] if kind.has_bias else None,
@@ -98,6 +100,32 @@ def _lower(lowering: Lowering, node: Node) -> None:
         right_stride=0 if single else lowering.rows(right.shape[-2:]),
         target_stride=0 if single else lowering.rows(output.shape[-2:]),
     )
+
+
+def _absorbs(graph: Graph, node: Node, makers: Sequence[Node]) -> bool:
+    """Whether the left matrix is columns side by side that can be read where they lie, for a packed product."""
+    from rerank_engine.kernels.gemm import uses_dot
+
+    left, right = graph.values[node.inputs[0]], graph.constants.get(node.inputs[1])
+    if [maker.op for maker in makers] != ["Concat"] or right is None or right.ndim != 2 or uses_dot(right.shape[1]):
+        return False
+    if (
+        left.dtype != "float32"
+        or not depends_on_candidates(left.shape)
+        or not set(node.inputs[2:]) <= set(graph.constants)
+    ):
+        return False
+    (concat,) = makers
+    parts = [graph.values[name] for name in concat.inputs]
+    return concat.attributes["axis"] % len(left.shape) == len(left.shape) - 1 and all(
+        isinstance(part.shape[-1], int) for part in parts
+    )
+
+
+def _width(value: Value) -> int:
+    width = value.shape[-1]
+    assert isinstance(width, int), f"{value} was absorbed into a product, which needs its columns"
+    return width
 
 
 def _is_single(shape: Shape) -> bool:
@@ -141,5 +169,6 @@ register(
         attributes={"activation": "", "alpha": 0.0},
         lower=_lower,
         per_row=_per_row,
+        absorbs=_absorbs,
     )
 )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank_engine.dimensions import Dim, broadcast_strides, product
-from rerank_engine.graph import DTYPES, Node, Shape, Value, is_per_candidate
-from rerank_engine.ops.registry import Array, Operator, as_dtype, attribute, normal_axis, refuse, register
+from rerank_engine.graph import DTYPES, Graph, Node, Shape, Value, is_per_candidate
+from rerank_engine.ops.registry import OPERATORS, Array, Operator, as_dtype, attribute, normal_axis, refuse, register
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
@@ -139,9 +139,16 @@ def _steps(shape: Shape, output: Shape, groups: Sequence[tuple[bool, tuple[int, 
     return steps if not steps or steps[-1] in (0, 1) else None
 
 
-def _absorbs(node: Node, value: Value, reads: Sequence[Value]) -> bool:
-    groups = _groups(node, value.shape)
-    return all(_steps(read.shape, value.shape, groups) is not None for read in reads)
+def _absorbs(graph: Graph, node: Node, makers: Sequence[Node]) -> bool:
+    """Whether its input is elementwise, of values that can be walked as the reduction goes."""
+    if any(OPERATORS[maker.op].pointwise is None for maker in makers):
+        return False
+    shape = graph.values[node.inputs[0]].shape
+    groups = _groups(node, shape)
+    made = {maker.outputs[0] for maker in makers}
+    reads = {name for maker in makers for name in maker.inputs if name not in made}
+    arrays = [name for name in reads if name not in graph.constants or graph.constants[name].size != 1]
+    return all(_steps(graph.values[name].shape, shape, groups) is not None for name in arrays)
 
 
 def _per_row(node: Node, inputs: Sequence[Value], _: Sequence[Value]) -> bool:

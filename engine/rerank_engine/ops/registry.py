@@ -73,8 +73,8 @@ class Operator:
         Node and input values to whether the shapes of the result hold for some sizes of the named dimensions only,
         which shows when the node runs. It then runs even if nothing reads its elements: its shape may have been used.
     absorbs
-        Node, its only input, and the values that elementwise nodes would compute it from, to whether it can be computed
-        on the way instead of being stored. The lowering then asks for ``Lowering.elements``.
+        Graph, node, and the nodes that make its first input and nothing else (one Concat, or elementwise ones), to
+        whether it needs no such input to be stored. The lowering finds these nodes in ``Lowering.absorbed``.
     check_constants
         Looks into the arrays of constant inputs that machine code will trust, and raises what it finds.
     version
@@ -92,7 +92,7 @@ class Operator:
     scratch: Scratch | None = None
     uses_sizes: bool = False
     may_refuse_sizes: Callable[[Node, Sequence[Value]], bool] | None = None
-    absorbs: Callable[[Node, Value, Sequence[Value]], bool] | None = None
+    absorbs: Callable[[Graph, Node, Sequence[Node]], bool] | None = None
     check_constants: CheckConstants | None = None
     version: int = 1
 

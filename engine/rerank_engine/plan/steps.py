@@ -152,20 +152,17 @@ def node_mode(graph: Graph, node: Node, varying: set[str]) -> Mode:
 def _input_on_the_way(
     graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]], pinned: set[str]
 ) -> dict[str, Node]:
-    """The elementwise nodes that make the only input of a node, where it can compute them on its way."""
-    (name,) = node.inputs
-    producer, absorbs = producers.get(name), lookup(node).absorbs
-    if producer is None or lookup(producer).pointwise is None or name in pinned or len(consumers[name]) > 1:
+    """The nodes that make the first input of a node and nothing else, where it does without storing it."""
+    name, absorbs = node.inputs[0], lookup(node).absorbs
+    producer = producers.get(name)
+    if absorbs is None or producer is None or name in pinned or len(consumers[name]) > 1 or node.inputs.count(name) > 1:
         return {}
     members = {name: producer}
-    _absorb(graph, producer, members, producers, consumers, pinned)
-    reads = {read for member in members.values() for read in member.inputs if read not in members}
-    loaded = [graph.values[read] for read in reads if not _is_literal(graph, read)]
-    return members if absorbs is not None and absorbs(node, graph.values[name], loaded) else {}
-
-
-def _is_literal(graph: Graph, name: str) -> bool:
-    return name in graph.constants and graph.constants[name].size == 1
+    if lookup(producer).pointwise is not None:
+        _absorb(graph, producer, members, producers, consumers, pinned)
+    elif producer.op != "Concat":
+        return {}
+    return members if absorbs(graph, node, list(members.values())) else {}
 
 
 def _absorb(

@@ -20,10 +20,14 @@ def main() -> int:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_LOWER_PRIORITY)
-    from rerank_engine.format.reader import read_model
+    from rerank_engine.model import Model
+    from rerank_engine.runtime import image_key
     from rerank_engine.search.tune import tune
 
-    tune(read_model(model), Path(image), key, float(budget_s))
+    found = Model.read(model)
+    if image_key(found.file_identity) != key:
+        sys.exit(f"{model} is not the model any more that was loaded from it")
+    tune(found.graph, Path(image), key, float(budget_s))
     return 0
 
 

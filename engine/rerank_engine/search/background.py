@@ -27,6 +27,8 @@ class BackgroundSearch:
     ----------
     graph
         The model.
+    path
+        Its file; empty where it has none.
     image
         Where its machine code is stored, without a search so far.
     key
@@ -37,28 +39,33 @@ class BackgroundSearch:
         Called in another thread with the stored image once it holds what was found.
     """
 
-    def __init__(self, graph: Graph, image: Path, key: str, budget_s: float, done: Callable[[Image], None]) -> None:
+    def __init__(
+        self, graph: Graph, path: str, image: Path, key: str, budget_s: float, done: Callable[[Image], None]
+    ) -> None:
         self.state = "running"
         self._finished = threading.Event()
         reason = _why_not(graph, image, budget_s)
         if reason:
             self._end(f"not run: {reason}")
             return
-        arguments = (graph, image, key, budget_s, done)
+        arguments = (graph, path, image, key, budget_s, done)
         threading.Thread(target=self._run, args=arguments, name="rerank-search", daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; whether it has come."""
         return self._finished.wait(timeout_s)
 
-    def _run(self, graph: Graph, image: Path, key: str, budget_s: float, done: Callable[[Image], None]) -> None:
+    def _run(
+        self, graph: Graph, path: str, image: Path, key: str, budget_s: float, done: Callable[[Image], None]
+    ) -> None:
         from rerank_engine.format.writer import write_model
 
         try:
             with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
-                model = Path(folder) / "model.rrm"
-                write_model(graph, model)
-                problem = _run_process([str(model), str(image), key, str(budget_s)], budget_s + _TIMEOUT_S)
+                model = path or str(Path(folder) / "model.rrm")
+                if not path:
+                    write_model(graph, model)
+                problem = _run_process([model, str(image), key, str(budget_s)], budget_s + _TIMEOUT_S)
             if problem:
                 self._end(f"failed: {problem}")
                 return

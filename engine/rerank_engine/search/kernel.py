@@ -50,7 +50,7 @@ def build_kernel(product: Product, tiling: Tiling, target: Target, rows: int) ->
         product,
         tiling,
         target.registers,
-        left=left,
+        lefts=[left],
         right=right,
         bias=bias if product.has_bias else None,
         target=result,
