@@ -61,7 +61,7 @@ def load(
     device
         ``"auto"`` or ``"cpu"``.
     search_s
-        Seconds to search for faster kernels where the model was compiled now, in a process beside this one while the
+        Seconds to search for faster kernels where that was not done before, in a process beside this one while the
         default ones answer; what is found is kept with the machine code. 0: not at all. By default what
         ``RERANK_SEARCH_S`` says, else 0.5. ``rerank tune`` searches for as long as it is told.
 
@@ -144,9 +144,10 @@ class Engine:
         self.outputs: list[Value]
         self.backend = "cpu"
         try:
-            self.backend_reason, is_new = self._take_code(_images(read, key, self._image_path, identity, path))
-            if is_new:
-                self._search_beside(read(), path, key, search_s)
+            self.backend_reason = self._take_code(_images(read, key, self._image_path, identity, path))
+            meta = self._code.meta if self._code is not None else {}
+            if meta.get("key") == key and "search" not in meta and search_s > 0:
+                self._search_beside(read, path, key, search_s)
         except (CompileError, ImportError) as error:
             self.backend, self._code = "numpy", None
             self.backend_reason = f"no machine code: {error}"
@@ -158,8 +159,8 @@ class Engine:
         if threads > 1:
             self._prepare_threads(threads)
 
-    def _take_code(self, images: Iterable[tuple[Image, str, bool]]) -> tuple[str, bool]:
-        """Take the first machine code that gives the sample's numbers; why it is this one, and whether it is new.
+    def _take_code(self, images: Iterable[tuple[Image, str]]) -> str:
+        """Take the first machine code that gives the sample's numbers, and tell why it is this one.
 
         Raises
         ------
@@ -167,23 +168,23 @@ class Engine:
             There is none.
         """
         rejected = ""
-        for image, reason, is_new in images:
+        for image, reason in images:
             self._code = MachineCode(image)
             self._interface = self._code.interface
             self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
             self._local = threading.local()
             wrong = self.self_check()
             if not wrong:
-                return reason + rejected, is_new
+                return reason + rejected
             rejected += f"; rejected: {reason}, whose self-check failed: {wrong}"
         raise CompileError(f"the self-check failed{rejected}")
 
-    def _search_beside(self, graph: Graph, path: str, key: str, search_s: float) -> None:
+    def _search_beside(self, read: Callable[[], Graph], path: str, key: str, search_s: float) -> None:
         from pathlib import Path
 
         from rerank_engine.search.background import BackgroundSearch
 
-        self._search = BackgroundSearch(graph, path, Path(self._image_path), key, search_s, self._take_found)
+        self._search = BackgroundSearch(read, path, Path(self._image_path), key, search_s, self._take_found)
 
     def _take_found(self, image: Image) -> None:
         """Go on with what a search has found. Calls that run now end with the code that they began with."""
@@ -191,7 +192,7 @@ class Engine:
         self._local = threading.local()
 
     def wait_for_search(self, timeout_s: float | None = None) -> bool:
-        """Wait for the search that was begun when the model was compiled.
+        """Wait for the search that was begun when the model was loaded.
 
         Returns
         -------
@@ -414,19 +415,15 @@ def image_key(identity: bytes) -> str:
 
 def _images(
     read: Callable[[], Graph], key: str, path: str, identity: bytes, model_path: str
-) -> Iterator[tuple[Image, str, bool]]:
-    """What was compiled on this machine before, what lies ready beside the model, what is compiled now.
-
-    Each with why, and whether it is new.
-    """
+) -> Iterator[tuple[Image, str]]:
+    """What was compiled on this machine before, what lies ready beside the model, what is compiled now; with why."""
     stored = _stored_image(key, path)
     if isinstance(stored, Image):
-        yield stored, "stored machine code", False
+        yield stored, "stored machine code"
         stored = "compiled again"
     if model_path:
-        for image, reason in _ready_images(identity, model_path):
-            yield image, reason, False
-    yield *_new_image(read, key, path, stored), True
+        yield from _ready_images(identity, model_path)
+    yield _new_image(read, key, path, stored)
 
 
 def _stored_image(key: str, path: str) -> Image | str:
@@ -461,9 +458,13 @@ def _new_image(read: Callable[[], Graph], key: str, path: str, why: str) -> tupl
     from pathlib import Path
 
     from rerank_engine.codegen.compile import compile_graph
+    from rerank_engine.search.products import is_too_small, nothing_to_search
 
-    image = compile_graph(read())
+    graph = read()
+    image = compile_graph(graph)
     image.meta["key"] = key
+    if is_too_small(graph):
+        image.meta["search"] = nothing_to_search()
     try:
         image.write(Path(path))
     except OSError as error:

@@ -89,7 +89,7 @@ def inspect(
         if plan:
             from rerank_engine import load
 
-            found["plan"] = load(model).explain()
+            found["plan"] = load(model, search_s=0).explain()
         if svg is not None:
             write_svg(model.graph, prepare_output(svg))
             found["svg"] = str(svg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,89 @@ def test_options(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             load(model, cache_dir=tmp_path)
     monkeypatch.setenv("RERANK_SEARCH_S", "0")
     engine = load(model, cache_dir=tmp_path)
-    assert engine.explain()["search"]["reason"] == "not run: the time for it is 0"
+    assert engine.explain()["search"] == {"is_used": False, "reason": "not run: rerank tune MODEL does"}
+    assert engine.wait_for_search(0)
+
+
+def test_a_small_model_is_never_searched(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_run_process", lambda *_: pytest.fail("a process was started"))
+    for reason in ("compiled for this machine", "stored machine code"):
+        engine = load(network(tools, 10, 12), cache_dir=tmp_path, search_s=1)
+        assert engine.backend_reason == reason
+        assert engine.wait_for_search(0)
+        assert engine.explain()["search"]["reason"] == "its matrix products are too small to gain"
+
+
+def test_a_search_that_was_cut_off_is_begun_again_but_not_for_ever(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = background._run_process
+    monkeypatch.setattr(background, "_run_process", lambda *_: "the program ended")
+    model = network(tools)
+    load(model, cache_dir=tmp_path, search_s=0)
+    for _ in range(background.MOST_ATTEMPTS):
+        engine = load(model, cache_dir=tmp_path, search_s=0.1)
+        assert engine.wait_for_search(60)
+        assert engine.explain()["search"]["reason"] == "failed: the program ended"
+    engine = load(model, cache_dir=tmp_path, search_s=0.1)
+    assert engine.wait_for_search(0)
+    assert engine.explain()["search"]["reason"].startswith("not run: 3 searches were cut off; rerank tune MODEL")
+    monkeypatch.setattr(background, "_run_process", real)
+    (attempts,) = tmp_path.glob("*.attempts")
+    attempts.write_text("damaged")
+    engine = load(model, cache_dir=tmp_path, search_s=0.1)
+    assert engine.wait_for_search(120)
+    assert engine.explain()["search"]["budget_s"] == 0.1
+    assert not attempts.exists()
+
+
+def test_a_process_that_only_searches_needs_no_compiler(tools: Any, tmp_path: Path) -> None:
+    """The search of code that was stored without one happens elsewhere, compiler and all."""
+    path = tmp_path / "network.rrm"
+    network(tools).save(path)
+    load(path, cache_dir=tmp_path / "images", search_s=0)
+    program = (
+        "import sys; from rerank_engine import load\n"
+        f"engine = load({str(path)!r}, cache_dir={str(tmp_path / 'images')!r}, search_s=0.1)\n"
+        "assert engine.wait_for_search(120)\n"
+        "print(engine.explain()['search']['budget_s'], engine.backend_reason, 'llvmlite' in sys.modules)\n"
+    )
+    entries = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": entries}
+    )
+    assert done.stdout.strip() == "0.1 stored machine code False", done.stderr
+
+
+def test_threads_go_on_while_the_code_is_exchanged(tools: Any, tmp_path: Path) -> None:
+    model = network(tools)
     engine = load(model, cache_dir=tmp_path)
-    assert engine.explain()["search"]["reason"] == "not run: rerank tune MODEL does"
+    (given,) = (value.name for value in engine.inputs)
+    x = np.random.default_rng(0).normal(size=(60, 96)).astype(np.float32)
+    want = {size: engine.run({given: x[:size]}) for size in (1, 15, 40, 60)}
+    wrong: list[object] = []
+    is_over = threading.Event()
+
+    def score() -> None:
+        try:
+            while not is_over.is_set():
+                for size, right in want.items():
+                    if not np.array_equal(engine.run({given: x[:size]}), right):
+                        wrong.append(size)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=score) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for place, tiling in enumerate(choices()[:6]):
+        image = compile_graph(model.graph, tilings={(96, 128): tiling})
+        image.meta["search"] = {"is_used": True, "reason": f"number {place}"}
+        for _ in range(20):
+            engine._take_found(image)
+            time.sleep(0.001)
+    is_over.set()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    assert engine.explain()["search"]["reason"] == "number 5"

@@ -1,4 +1,7 @@
-"""A search in a process beside this one, while the default plan answers."""
+"""A search in a process beside this one, while the default plan answers.
+
+Nothing here needs the compiler: a process that starts from stored code stays without it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rerank_engine.errors import RerankError
-from rerank_engine.graph import Graph
 from rerank_engine.image import Image
-from rerank_engine.search.products import WORTH_SEARCHING, products_of
+
+if TYPE_CHECKING:
+    from rerank_engine.graph import Graph
+
+MOST_ATTEMPTS = 3
+"""A search that ends with the program is begun again by the next launch, but not for ever."""
 
 _TIMEOUT_S = 300.0
 """For compiling a model again and comparing, beyond the budget of the search."""
@@ -25,8 +32,8 @@ class BackgroundSearch:
 
     Parameters
     ----------
-    graph
-        The model.
+    read
+        Gives the model.
     path
         Its file; empty where it has none.
     image
@@ -40,38 +47,67 @@ class BackgroundSearch:
     """
 
     def __init__(
-        self, graph: Graph, path: str, image: Path, key: str, budget_s: float, done: Callable[[Image], None]
+        self,
+        read: Callable[[], Graph],
+        path: str,
+        image: Path,
+        key: str,
+        budget_s: float,
+        done: Callable[[Image], None],
     ) -> None:
         self.state = "running"
         self._finished = threading.Event()
-        reason = _why_not(graph, image, budget_s)
+        self._attempts = image.with_suffix(".attempts")
+        reason = _why_not(image) or self._begin()
         if reason:
             self._end(f"not run: {reason}")
             return
-        arguments = (graph, path, image, key, budget_s, done)
+        arguments = (read, path, image, key, budget_s, done)
         threading.Thread(target=self._run, args=arguments, name="rerank-search", daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; whether it has come."""
         return self._finished.wait(timeout_s)
 
-    def _run(
-        self, graph: Graph, path: str, image: Path, key: str, budget_s: float, done: Callable[[Image], None]
-    ) -> None:
-        from rerank_engine.format.writer import write_model
+    def _begin(self) -> str:
+        """Count this attempt; why it is one too many, or an empty text."""
+        try:
+            before = int(self._attempts.read_text(encoding="ascii")) if self._attempts.exists() else 0
+        except (OSError, ValueError):
+            before = 0
+        if before >= MOST_ATTEMPTS:
+            return f"{before} searches were cut off; rerank tune MODEL does it in one go"
+        try:
+            self._attempts.write_text(str(before + 1), encoding="ascii")
+        except OSError as error:
+            return f"it cannot be noted that it was begun: {error}"
+        return ""
 
+    def _run(
+        self,
+        read: Callable[[], Graph],
+        path: str,
+        image: Path,
+        key: str,
+        budget_s: float,
+        done: Callable[[Image], None],
+    ) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
                 model = path or str(Path(folder) / "model.rrm")
                 if not path:
-                    write_model(graph, model)
+                    from rerank_engine.format.writer import write_model
+
+                    write_model(read(), model)
                 problem = _run_process([model, str(image), key, str(budget_s)], budget_s + _TIMEOUT_S)
             if problem:
                 self._end(f"failed: {problem}")
                 return
             found = Image.read(image)
+            reason = found.meta["search"]["reason"]
             done(found)
-            self._end(found.meta["search"]["reason"])
+            self._attempts.unlink(missing_ok=True)
+            self._end(reason)
         except (RerankError, OSError, ValueError, KeyError) as error:
             self._end(f"failed: {error}")
 
@@ -80,15 +116,11 @@ class BackgroundSearch:
         self._finished.set()
 
 
-def _why_not(graph: Graph, image: Path, budget_s: float) -> str:
-    if budget_s <= 0:
-        return "the time for it is 0"
+def _why_not(image: Path) -> str:
     if not image.exists():
         return "the machine code could not be stored"
     if getattr(sys, "frozen", False) or not sys.executable:
         return "this program is no Python interpreter that could be started again"
-    if sum(work.multiplications for work in products_of(graph)) < WORTH_SEARCHING:
-        return "its matrix products are too small to gain"
     return ""
 
 

@@ -70,6 +70,16 @@ def products_of(graph: Graph) -> list[ProductWork]:
     return sorted(joined, key=lambda one: (-one.multiplications, one.key))
 
 
+def is_too_small(graph: Graph) -> bool:
+    """Whether a search cannot gain anything."""
+    return sum(work.multiplications for work in products_of(graph)) < WORTH_SEARCHING
+
+
+def nothing_to_search() -> dict[str, Any]:
+    """The report of a search of such a model."""
+    return {"is_used": False, "reason": "its matrix products are too small to gain", "tilings": {}, "trials": []}
+
+
 def _work_of(graph: Graph, node: Node) -> ProductWork | None:
     if node.op != "MatMul" or node.inputs[1] not in graph.constants:
         return None

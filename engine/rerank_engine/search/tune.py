@@ -18,7 +18,7 @@ from rerank_engine.kernels.gemm import choose_tiling
 from rerank_engine.model import Model
 from rerank_engine.paths import user_cache_dir
 from rerank_engine.runtime import image_key
-from rerank_engine.search.products import WORTH_SEARCHING, products_of
+from rerank_engine.search.products import is_too_small, nothing_to_search, products_of
 from rerank_engine.search.trials import CandidateBench, SearchResult, Trial, search_tilings
 from rerank_engine.workers import WorkerFailed
 
@@ -122,11 +122,10 @@ def tune(
     default.meta["key"] = key
     chosen = default
     try:
-        works = products_of(graph)
-        if sum(work.multiplications for work in works) < WORTH_SEARCHING:
-            report["reason"] = "its matrix products are too small to gain"
+        if is_too_small(graph):
+            report |= nothing_to_search()
         else:
-            found = search_tilings(works, budget_s, command=WORKER, progress=progress)
+            found = search_tilings(products_of(graph), budget_s, command=WORKER, progress=progress)
             report |= _described(found, default)
             if not found.tilings:
                 report["reason"] = "no tiling is faster than the default"

@@ -42,7 +42,7 @@ def load_with_outputs(graph: Graph, outputs: Sequence[str]) -> Engine:
     """
     changed = replace(graph, outputs=list(outputs), sample=None)
     with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        engine = load(Model(changed), cache_dir=Path(directory))
+        engine = load(Model(changed), cache_dir=Path(directory), search_s=0)
     if engine.backend != "cpu":
         raise CompileError(engine.backend_reason)
     return engine
