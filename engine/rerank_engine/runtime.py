@@ -145,7 +145,8 @@ class Engine:
         self.backend = "cpu"
         try:
             self.backend_reason = self._take_code(_images(read, key, self._image_path, identity, path))
-            meta = self._code.meta if self._code is not None else {}
+            assert self._code is not None, "machine code was taken"
+            meta = self._code.meta
             if meta.get("key") == key and "search" not in meta and search_s > 0:
                 self._search_beside(read, path, key, search_s)
         except (CompileError, ImportError) as error:

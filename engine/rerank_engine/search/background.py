@@ -62,8 +62,14 @@ class BackgroundSearch:
         if reason:
             self._end(f"not run: {reason}")
             return
-        arguments = (read, path, image, key, budget_s, done)
-        threading.Thread(target=self._run, args=arguments, name="rerank-search", daemon=True).start()
+
+        def run() -> None:
+            try:
+                self._end(self._run(read, path, image, [key, str(budget_s)], budget_s + _TIMEOUT_S, done))
+            except (RerankError, OSError, ValueError, KeyError) as error:
+                self._end(f"failed: {error}")
+
+        threading.Thread(target=run, name="rerank-search", daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; whether it has come."""
@@ -88,28 +94,24 @@ class BackgroundSearch:
         read: Callable[[], Graph],
         path: str,
         image: Path,
-        key: str,
-        budget_s: float,
+        words: list[str],
+        timeout_s: float,
         done: Callable[[Image], None],
-    ) -> None:
-        try:
-            with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
-                model = path or str(Path(folder) / "model.rrm")
-                if not path:
-                    from rerank_engine.format.writer import write_model
+    ) -> str:
+        with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
+            model = path or str(Path(folder) / "model.rrm")
+            if not path:
+                from rerank_engine.format.writer import write_model
 
-                    write_model(read(), model)
-                problem = _run_process([model, str(image), key, str(budget_s)], budget_s + _TIMEOUT_S)
-            if problem:
-                self._end(f"failed: {problem}")
-                return
-            found = Image.read(image)
-            reason = found.meta["search"]["reason"]
-            done(found)
-            self._attempts.unlink(missing_ok=True)
-            self._end(reason)
-        except (RerankError, OSError, ValueError, KeyError) as error:
-            self._end(f"failed: {error}")
+                write_model(read(), model)
+            problem = _run_process([model, str(image), *words], timeout_s)
+        if problem:
+            return f"failed: {problem}"
+        found = Image.read(image)
+        reason: str = found.meta["search"]["reason"]
+        done(found)
+        self._attempts.unlink(missing_ok=True)
+        return reason
 
     def _end(self, state: str) -> None:
         self.state = state
