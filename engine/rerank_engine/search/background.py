@@ -131,7 +131,7 @@ def _run_process(words: list[str], timeout_s: float) -> str:
     entries = os.pathsep.join(entry for entry in sys.path if entry)
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
     process = subprocess.Popen(
-        [sys.executable, "-m", "rerank_engine.search", *words],
+        [sys.executable, "-P", "-m", "rerank_engine.search", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -19,6 +19,9 @@ from rerank_engine.workers import Worker, WorkerFailed
 MANY_ROWS, FEW_ROWS = 120, 10
 """Rows at which tilings for many rows, and for few, are compared; most tiles fit evenly into the first."""
 
+WORKER = (sys.executable, "-P", "-m", "rerank_engine.search.worker")
+"""Starts a process that candidates run in. ``-P``: no file of the working folder must hide a module."""
+
 BETTER = 1.03
 """A candidate must be this much faster than the default: less is noise."""
 
@@ -123,7 +126,7 @@ def search_tilings(
     works: Sequence[ProductWork],
     budget_s: float,
     *,
-    command: Sequence[str] = (sys.executable, "-m", "rerank_engine.search.worker"),
+    command: Sequence[str] = WORKER,
     progress: Callable[[Trial], None] | None = None,
 ) -> SearchResult:
     """Look for the fastest tilings.

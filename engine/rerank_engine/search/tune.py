@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +18,7 @@ from rerank_engine.model import Model
 from rerank_engine.paths import user_cache_dir
 from rerank_engine.runtime import image_key
 from rerank_engine.search.products import is_too_small, nothing_to_search, products_of
-from rerank_engine.search.trials import CandidateBench, SearchResult, Trial, search_tilings
+from rerank_engine.search.trials import WORKER, CandidateBench, SearchResult, Trial, search_tilings
 from rerank_engine.workers import WorkerFailed
 
 SIZES = (10, 50, 200)
@@ -27,8 +26,6 @@ SIZES = (10, 50, 200)
 
 _LEAST_GAIN = 1.02
 _LARGEST_LOSS = 0.98
-WORKER: Sequence[str] = (sys.executable, "-m", "rerank_engine.search.worker")
-"""Starts a process that candidates run in."""
 
 
 def tune_model(
