@@ -80,7 +80,10 @@ class Image(Record):
         ModelFileError
             It is damaged, not an image, or belongs to another user.
         """
-        with open(path, "rb") as file:  # noqa: PTH123 -- pathlib is slow to import
+        # Before opening: a named pipe would wait for its writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- pathlib is slow to import
+            raise ModelFileError(f"image {path} is no regular file")
+        with open(path, "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
                 raise ModelFileError(f"image {path} belongs to user {status.st_uid}, not to this one: not executed")

@@ -5,7 +5,6 @@ Where machine code is missing it is compiled once and stored; where it may not r
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 import threading
@@ -35,6 +34,7 @@ ENGINE_VERSION = "12"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")
+_MOST_SEARCH_S = 3600
 _HEADER_SIZE = 128
 """Of a model file in bytes."""
 
@@ -88,8 +88,8 @@ def load(
         raise InputError(f"device {device!r} is not known; known: {', '.join(_DEVICES)}")
     if search_s is None:
         search_s = _default_search_s()
-    if not isinstance(search_s, int | float) or not 0 <= search_s < math.inf:
-        raise InputError(f"search_s={search_s!r}: expected seconds, 0 or more")
+    if type(search_s) not in (int, float) or not 0 <= search_s <= _MOST_SEARCH_S:
+        raise InputError(f"search_s={search_s!r}: expected seconds from 0 to {_MOST_SEARCH_S}")
     if isinstance(model, str | os.PathLike):
         path, text = model, os.fspath(model)
         identity = _identity_of_file(text)
@@ -170,11 +170,14 @@ class Engine:
         """
         rejected = ""
         for image, reason in images:
-            self._code = MachineCode(image)
-            self._interface = self._code.interface
-            self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
-            self._local = threading.local()
-            wrong = self.self_check()
+            try:
+                self._code = MachineCode(image)
+                self._interface = self._code.interface
+                self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
+                self._local = threading.local()
+                wrong = self.self_check()
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                wrong = f"its description does not fit: {error!r}"
             if not wrong:
                 return reason + rejected
             rejected += f"; rejected: {reason}, whose self-check failed: {wrong}"
@@ -185,7 +188,10 @@ class Engine:
 
         from rerank_engine.search.background import BackgroundSearch
 
-        self._search = BackgroundSearch(read, path, Path(self._image_path), key, search_s, self._take_found)
+        # The working folder may be another one by the time that these are used.
+        image = Path(self._image_path).absolute()
+        file = path and str(Path(path).absolute())
+        self._search = BackgroundSearch(read, file, image, key, search_s, self._take_found)
 
     def _take_found(self, image: Image) -> None:
         """Go on with what a search has found. Calls that run now end with the code that they began with."""
@@ -213,6 +219,8 @@ class Engine:
             report = self._code.meta.get("search", {})
         if not report:
             state = "not run: rerank tune MODEL does" if self._search is None else self._search.state
+            if self._code is None:
+                state = "not run: there is no machine code"
             report = {"is_used": False, "reason": state}
         return report
 
@@ -298,6 +306,14 @@ class Engine:
         >>> engine.run({"x": np.zeros((3, 8), np.float32)}).shape  # doctest: +SKIP
         (3,)
         """
+        if history_key is not None:
+            try:
+                hash(history_key)
+            except TypeError:
+                raise InputError(
+                    f"history_key: expected what never changes, as a text, a number or a tuple of them, "
+                    f"got {type(history_key).__name__}"
+                ) from None
         if self._splitter is not None:
             joined = self._splitter.run(inputs, history_key)
             if out is None:
@@ -385,7 +401,7 @@ def _default_search_s() -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"RERANK_SEARCH_S={text!r}: expected seconds, 0 or more") from None
+        raise InputError(f"RERANK_SEARCH_S={text!r}: expected seconds from 0 to {_MOST_SEARCH_S}") from None
 
 
 def _identity_of_file(path: str) -> bytes:

@@ -7,6 +7,7 @@ and a list is cut only when each of them gets more work than handing it over cos
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from itertools import pairwise
 from time import perf_counter_ns
@@ -109,18 +110,43 @@ class Splitter:
         }
         self._row_ns = 0.0
         self._pool: ThreadPoolExecutor | None = None
+        self._pool_process = 0
+        self._local = threading.local()
 
     def run(self, inputs: Mapping[str, Array], history_key: Hashable) -> Result:
         """Score candidates, on as many threads as are worth it."""
+        key = self._key_of_series(history_key)
+        try:
+            return self._split(inputs, key)
+        except BaseException:
+            self._local.series = None, None
+            raise
+
+    def _key_of_series(self, history_key: Hashable) -> Hashable:
+        """Stands for calls of this thread that follow each other with one key.
+
+        The pool's threads serve all callers, and miss short calls: what they keep must not outlive such a series.
+        """
+        if history_key is None:
+            self._local.series = None, None
+            return None
+        before, series = getattr(self._local, "series", (None, None))
+        if series is None or before != history_key:
+            series = object()
+            self._local.series = history_key, series
+        return series
+
+    def _split(self, inputs: Mapping[str, Array], history_key: Hashable) -> Result:
         count = self._count(inputs)
         threads = min(self._threads, int(count * self._row_ns / WORTH_NS))
         if threads < 2:
             return self._alone(inputs, history_key, count)
         pool = self._pool
-        if pool is None:
+        if pool is None or self._pool_process != os.getpid():  # after a fork there are no threads
             from concurrent.futures import ThreadPoolExecutor
 
             pool = self._pool = ThreadPoolExecutor(self._threads - 1, "rerank")
+            self._pool_process = os.getpid()
         ends = [count * part // threads for part in range(threads + 1)]
         parts = [self._part(inputs, start, stop) for start, stop in pairwise(ends)]
         others = [pool.submit(self._run, part, history_key) for part in parts[1:]]

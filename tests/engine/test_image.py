@@ -154,3 +154,12 @@ def test_the_bytes_are_copied(tmp_path: Path) -> None:
     memory = ExecutableMemory(bytes(code))
     code[:] = b"\0" * 5000
     assert ctypes.string_at(memory.address, 5000) == b"\xc3" * 5000
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="is no regular file"):
+        Image.read(tmp_path)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.rri")
+        with pytest.raises(ModelFileError, match="is no regular file"):
+            Image.read(tmp_path / "pipe.rri")

@@ -558,3 +558,11 @@ def test_several_outputs_go_into_the_callers_arrays(
         assert not any(array.any() for array in untouched.values()), "all or nothing"
         with pytest.raises(InputError, match="an array for each of the outputs"):
             engine.run(feeds, out=next(iter(out.values())))
+
+
+@pytest.mark.parametrize("key", [[1], {"user": 7}, np.arange(3), ("user", [1])])
+def test_a_key_that_may_change_is_refused(tools: Any, tmp_path: Path, key: Any) -> None:
+    b = dense(tools)
+    engine = load(Model(b.finish()), cache_dir=tmp_path)
+    with pytest.raises(InputError, match="history_key: expected what never changes"):
+        engine.run(b.feeds(3), history_key=key)

@@ -127,3 +127,18 @@ def test_the_key_follows_model_machine_and_version(monkeypatch: pytest.MonkeyPat
     keys.add(image_key("a"))
     assert len(keys) == 4
     assert image_key("a") == image_key("a")
+
+
+@pytest.mark.parametrize(
+    "missing", ["entries", "first", "interface", "names", "interface_offset", "dynamic", "reports"]
+)
+def test_an_image_whose_description_does_not_fit_is_made_again(model: Model, tmp_path: Path, missing: str) -> None:
+    path = load(model, cache_dir=tmp_path).cache_path
+    image = Image.read(path)
+    image.meta[missing] = 5
+    image.write(path)
+    engine = load(model, cache_dir=tmp_path)
+    assert_right(engine)
+    if missing not in ("dynamic", "reports"):  # these two are not needed for the first call
+        assert "rejected: stored machine code, whose self-check failed: its description" in engine.backend_reason
+        assert load(model, cache_dir=tmp_path).backend_reason == "stored machine code"

@@ -214,12 +214,29 @@ def test_what_is_faster_is_kept_and_gives_the_same_bits(
         x = np.random.default_rng(candidates).normal(size=(candidates, 96)).astype(np.float32)
         (given,) = (value.name for value in plain.inputs)
         np.testing.assert_array_equal(tuned.run({given: x}), plain.run({given: x}))
-    # What was found before is no default to compare with: the next search begins with one.
-    monkeypatch.setattr(CandidateBench, "compare_images", lambda *_: {10: 1.2, 50: 0.9, 200: 1.2})
-    _, again = tune.tune_model(model, budget_s=60.0, cache_dir=tmp_path / "tuned")
-    assert not again["is_used"]
-    assert again["reason"].startswith("the whole model is not faster with what was found: 1.20x at N=10, 0.90x")
-    assert Image.read(path).code == Image.read(plain.cache_path).code
+    # What was found before stays until something better is found, however short the next search is.
+    code = Image.read(path).code
+    for ratios, budget_s in (({10: 1.2, 50: 0.9, 200: 1.2}, 60.0), ({10: 2.0}, 0.0)):
+        monkeypatch.setattr(CandidateBench, "compare_images", lambda *_, ratios=ratios: ratios)
+        _, again = tune.tune_model(model, budget_s=budget_s, cache_dir=tmp_path / "tuned")
+        assert again["is_used"]
+        assert again["tilings"] == report["tilings"]
+        assert again["reason"] == "kept: faster: 1.20x at N=10, 1.10x at N=50, 1.05x at N=200"
+        assert Image.read(path).code == code
+        assert Image.read(path).meta["search"] == report
+
+
+def test_a_candidate_that_fails_as_a_whole_leaves_the_default(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise WorkerFailed("the process ended by signal 11")
+
+    monkeypatch.setattr(CandidateBench, "compare_images", fail)
+    monkeypatch.setattr(tune, "WORKER", sabotaged(slow=choices()[0]))
+    path, report = tune.tune_model(network(tools), budget_s=60.0, cache_dir=tmp_path)
+    assert report["reason"] == "the whole model with what was found fails: the process ended by signal 11"
+    assert Image.read(path).meta["search"] == report
 
 
 def test_small_models_and_failures_leave_the_default(
@@ -229,8 +246,9 @@ def test_small_models_and_failures_leave_the_default(
     assert report["reason"] == "its matrix products are too small to gain"
     assert Image.read(path).meta["search"] == report
     monkeypatch.setattr(tune, "WORKER", [sys.executable, "-c", "raise SystemExit('no such library')"])
-    _, report = tune.tune_model(network(tools), budget_s=60.0, cache_dir=tmp_path)
+    failed, report = tune.tune_model(network(tools), budget_s=60.0, cache_dir=tmp_path)
     assert report["reason"] == "given up: the process ended with exit code 1: no such library"
+    assert "search" not in Image.read(failed).meta, "it may be tried again"
     assert load(network(tools), cache_dir=tmp_path).backend_reason == "stored machine code"
 
 
@@ -261,7 +279,7 @@ def test_what_a_search_finds_is_taken_by_the_running_engine(
     model = network(tools)
 
     def find(words: list[str], timeout_s: float) -> str:
-        _, image, key, _ = words
+        _, image, key, *_ = words
         found = compile_graph(model.graph, tilings={(96, 128): choices()[1]})
         found.meta["key"], found.meta["search"] = key, {"is_used": True, "reason": "faster: much"}
         found.write(Path(image))
@@ -283,7 +301,7 @@ def test_what_a_search_finds_is_taken_by_the_running_engine(
             lambda patch: patch.setattr(background, "_run_process", lambda *_: "ImportError: x"),
             "failed: ImportError: x",
         ),
-        (lambda patch: patch.setattr(background, "_run_process", lambda *_: ""), "failed: 'search'"),
+        (lambda patch: patch.setattr(background, "_run_process", lambda *_: ""), "has left no result"),
         (lambda patch: patch.setattr(runtime.Image, "write", _no_space), "the machine code could not be stored"),
     ],
 )
@@ -345,6 +363,7 @@ def test_a_search_ends_with_the_program(tools: Any, tmp_path: Path) -> None:
     while _alive(str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _alive(str(tmp_path))
+    assert not list(tmp_path.glob("rerank-search-*")), "its temporary files are gone"
 
 
 def _alive(word: str) -> list[str]:
@@ -363,12 +382,12 @@ def _alive(word: str) -> list[str]:
 
 def test_options(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = network(tools)
-    for bad in (-1, float("nan"), float("inf"), "1", [1]):
-        with pytest.raises(InputError, match="expected seconds, 0 or more"):
+    for bad in (-1, float("nan"), float("inf"), "1", [1], True, 3601, 1e300, 10**400):
+        with pytest.raises(InputError, match="expected seconds from 0 to 3600"):
             load(model, cache_dir=tmp_path, search_s=bad)  # type: ignore[arg-type]
-    for text in ("soon", "-1", "nan"):
+    for text in ("soon", "-1", "nan", "1e9"):
         monkeypatch.setenv("RERANK_SEARCH_S", text)
-        with pytest.raises(InputError, match="expected seconds, 0 or more"):
+        with pytest.raises(InputError, match="expected seconds from 0 to 3600"):
             load(model, cache_dir=tmp_path)
     monkeypatch.setenv("RERANK_SEARCH_S", "0")
     engine = load(model, cache_dir=tmp_path)
@@ -398,7 +417,9 @@ def test_a_search_that_was_cut_off_is_begun_again_but_not_for_ever(
         assert engine.explain()["search"]["reason"] == "failed: the program ended"
     engine = load(model, cache_dir=tmp_path, search_s=0.1)
     assert engine.wait_for_search(0)
-    assert engine.explain()["search"]["reason"].startswith("not run: 3 searches were cut off; rerank tune MODEL")
+    assert engine.explain()["search"]["reason"].startswith(
+        "not run: 3 searches were begun and none has ended; rerank tune"
+    )
     monkeypatch.setattr(background, "_run_process", real)
     (attempts,) = tmp_path.glob("*.attempts")
     attempts.write_text("damaged")
@@ -424,6 +445,78 @@ def test_a_process_that_only_searches_needs_no_compiler(tools: Any, tmp_path: Pa
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": entries}
     )
     assert done.stdout.strip() == "0.1 stored machine code False", done.stderr
+
+
+def test_one_engine_of_a_process_searches(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def wait(*_: Any) -> str:
+        release.wait(60)
+        return "the program ended"
+
+    monkeypatch.setattr(background, "_run_process", wait)
+    model = network(tools)
+    first = load(model, cache_dir=tmp_path, search_s=1)
+    others = [load(model, cache_dir=tmp_path, search_s=1) for _ in range(5)]
+    told = {engine.explain()["search"]["reason"] for engine in others}
+    assert told == {"not run: another engine of this process has begun one"}
+    assert not first.wait_for_search(0)
+    release.set()
+    assert first.wait_for_search(60)
+    assert (tmp_path / f"{first.cache_path.stem}.attempts").read_text() == "1"
+
+
+def test_what_goes_wrong_in_the_thread_is_told(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> str:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(background, "_run_process", fail)
+    engine = load(network(tools), cache_dir=tmp_path, search_s=1)
+    assert engine.wait_for_search(60)
+    assert engine.explain()["search"]["reason"] == "failed: can't start new thread"
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    engine = load(network(tools), cache_dir=tmp_path, search_s=1)
+    assert engine.wait_for_search(0)
+    assert engine.explain()["search"]["reason"] == "not run: can't start new thread"
+
+
+def test_no_module_of_the_working_folder_is_run(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    for module in ("json", "numpy", "llvmlite"):
+        (evil / f"{module}.py").write_text("raise SystemExit('evil')")
+    monkeypatch.chdir(evil)
+    engine = load(network(tools), cache_dir=tmp_path, search_s=0.1)
+    assert engine.wait_for_search(120)
+    assert engine.explain()["search"]["budget_s"] == 0.1
+    assert search_tilings([WORK], 0.0).trials == ()
+
+
+def test_another_working_folder_does_not_matter(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network(tools).save("network.rrm")
+    engine = load("network.rrm", cache_dir="images", search_s=0.1)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert engine.wait_for_search(120)
+    assert engine.explain()["search"]["budget_s"] == 0.1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_search_of_its_parent(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(background, "_run_process", lambda *_: str(release.wait(60)))
+    engine = load(network(tools), cache_dir=tmp_path, search_s=1)
+    child = os.fork()
+    if child == 0:
+        told = engine.explain()["search"]["reason"]
+        os._exit(0 if engine.wait_for_search() and told.endswith("forked from") else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    release.set()
+    assert engine.wait_for_search(60)
 
 
 def test_threads_go_on_while_the_code_is_exchanged(tools: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -154,3 +155,42 @@ def test_affinity_and_quota_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     monkeypatch.setattr(threads, "_quota", lambda _: 3)
     assert usable_processors() == 3
+
+
+def test_a_key_holds_for_calls_that_follow_each_other(tools: Any, tmp_path: Path) -> None:
+    """Other threads and calls in between do not make old contents of a key come back."""
+    b = independent(tools)
+    engine = engine_of(b, tmp_path, 2)
+    single = load(Model(b.graph), cache_dir=tmp_path)
+
+    def check(place: int, rows: int, key: Any) -> None:
+        feeds = b.feeds(rows, T=6, seed=place)
+        expected = single.run(feeds)
+        for name, array in engine.run(feeds, history_key=key).items():  # type: ignore[union-attr]
+            np.testing.assert_array_equal(array, expected[name])  # type: ignore[call-overload]
+
+    check(1, 400, 0)
+    check(2, 1, 1)  # too short to be cut: the pool sees nothing of it
+    check(3, 400, 0)
+    check(0, 400, "k")
+    with ThreadPoolExecutor(1) as other:
+        other.submit(check, 2, 400, "k").result()
+    check(0, 400, "k")
+    check(0, 400, None)
+    check(1, 400, "k")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(tools: Any, tmp_path: Path) -> None:
+    b = independent(tools)
+    engine = engine_of(b, tmp_path, 2)
+    feeds = b.feeds(400, T=6)
+    expected = engine.run(feeds)
+    engine.run(feeds)
+    child = os.fork()
+    if child == 0:
+        found = engine.run(feeds)
+        same = all((found[name] == expected[name]).all() for name in expected)  # type: ignore[call-overload]
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0

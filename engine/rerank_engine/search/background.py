@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank_engine.errors import RerankError
 from rerank_engine.image import Image
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 3
 """A search that ends with the program is begun again by the next launch, but not for ever."""
 
+_RUNNING: set[str] = set()
+_LOCK = threading.Lock()
 _TIMEOUT_S = 300.0
 """For compiling a model again and comparing, beyond the budget of the search."""
 
@@ -55,9 +56,11 @@ class BackgroundSearch:
         budget_s: float,
         done: Callable[[Image], None],
     ) -> None:
-        self.state = "running"
+        self._state = "running"
+        self._process = os.getpid()
         self._finished = threading.Event()
-        self._attempts = image.with_suffix(".attempts")
+        self._image = image
+        self._name = f"{self._process} {image}"
         reason = _why_not(image) or self._begin()
         if reason:
             self._end(f"not run: {reason}")
@@ -65,57 +68,81 @@ class BackgroundSearch:
 
         def run() -> None:
             try:
-                self._end(self._run(read, path, image, [key, str(budget_s)], budget_s + _TIMEOUT_S, done))
-            except (RerankError, OSError, ValueError, KeyError) as error:
-                self._end(f"failed: {error}")
+                state = self._run(read, path, [key, str(budget_s)], budget_s + _TIMEOUT_S, done)
+            except Exception as error:  # whatever it is, the engine goes on, and nobody waits for ever
+                state = f"failed: {error}"
+            _RUNNING.discard(self._name)
+            self._end(state)
 
-        threading.Thread(target=run, name="rerank-search", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="rerank-search", daemon=True).start()
+        except RuntimeError as error:
+            _RUNNING.discard(self._name)
+            self._end(f"not run: {error}")
+
+    @property
+    def state(self) -> str:
+        """``"running"``, or how it ended."""
+        if self._process != os.getpid() and self._state == "running":
+            return "not run: it belongs to the process that this one was forked from"
+        return self._state
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; whether it has come."""
-        return self._finished.wait(timeout_s)
+        return self.state != "running" or self._finished.wait(timeout_s)
 
     def _begin(self) -> str:
         """Count this attempt; why it is one too many, or an empty text."""
-        try:
-            before = int(self._attempts.read_text(encoding="ascii")) if self._attempts.exists() else 0
-        except (OSError, ValueError):
-            before = 0
-        if before >= MOST_ATTEMPTS:
-            return f"{before} searches were cut off; rerank tune MODEL does it in one go"
-        try:
-            self._attempts.write_text(str(before + 1), encoding="ascii")
-        except OSError as error:
-            return f"it cannot be noted that it was begun: {error}"
+        with _LOCK:
+            if self._name in _RUNNING:
+                return "another engine of this process has begun one"
+            attempts = attempts_of(self._image)
+            try:
+                before = int(attempts.read_text(encoding="ascii")) if attempts.exists() else 0
+            except (OSError, ValueError):
+                before = 0
+            if before >= MOST_ATTEMPTS:
+                return f"{before} searches were begun and none has ended; rerank tune MODEL does it in one go"
+            try:
+                attempts.write_text(str(before + 1), encoding="ascii")
+            except OSError as error:
+                return f"it cannot be noted that it was begun: {error}"
+            _RUNNING.add(self._name)
         return ""
 
     def _run(
         self,
         read: Callable[[], Graph],
         path: str,
-        image: Path,
         words: list[str],
         timeout_s: float,
         done: Callable[[Image], None],
     ) -> str:
-        with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
+        # The other process removes the folder when this one ends before it.
+        with tempfile.TemporaryDirectory(prefix="rerank-search-", ignore_cleanup_errors=True) as folder:
             model = path or str(Path(folder) / "model.rrm")
             if not path:
                 from rerank_engine.format.writer import write_model
 
                 write_model(read(), model)
-            problem = _run_process([model, str(image), *words], timeout_s)
+            problem = _run_process([model, str(self._image), *words, str(os.getpid()), folder], timeout_s)
         if problem:
             return f"failed: {problem}"
-        found = Image.read(image)
+        found = Image.read(self._image)
+        if "search" not in found.meta:
+            return "failed: the process that searches has left no result"
         reason: str = found.meta["search"]["reason"]
         done(found)
-        self._attempts.unlink(missing_ok=True)
         return reason
 
     def _end(self, state: str) -> None:
-        self.state = state
+        self._state = state
         self._finished.set()
+
+
+def attempts_of(image: Path) -> Path:
+    """Where the searches are counted that were begun for an image and have not ended."""
+    return image.with_suffix(".attempts")
 
 
 def _why_not(image: Path) -> str:
@@ -129,13 +156,14 @@ def _why_not(image: Path) -> str:
 def _run_process(words: list[str], timeout_s: float) -> str:
     """Run the search; why it failed, or an empty text."""
     entries = os.pathsep.join(entry for entry in sys.path if entry)
+    inherited = {name: text for name, text in os.environ.items() if name not in ("PYTHONINSPECT", "PYTHONSTARTUP")}
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rerank_engine.search", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": entries},
+        env={**inherited, "PYTHONPATH": entries, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), words[-1])},
         encoding="utf-8",
         errors="replace",
         **options,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,12 +18,16 @@ from rerank_engine.kernels.gemm import choose_tiling
 from rerank_engine.model import Model
 from rerank_engine.paths import user_cache_dir
 from rerank_engine.runtime import image_key
+from rerank_engine.search.background import attempts_of
 from rerank_engine.search.products import is_too_small, nothing_to_search, products_of
 from rerank_engine.search.trials import WORKER, CandidateBench, SearchResult, Trial, search_tilings
 from rerank_engine.workers import WorkerFailed
 
 SIZES = (10, 50, 200)
 """Numbers of candidates at which whole models are compared."""
+
+GIVEN_UP = "given up"
+"""How the reason of a search begins that says nothing of the candidates. It is not stored."""
 
 _LEAST_GAIN = 1.02
 _LARGEST_LOSS = 0.98
@@ -80,8 +85,9 @@ def tune(
 ) -> dict[str, Any]:
     """Search, compile with what was found, and put it in the place of the stored machine code if it is faster.
 
-    The stored machine code is made first where there is none, and keeps its place until the new code has given the
-    numbers of the model's sample and was faster: over the mean of three list lengths, and slower at none.
+    The stored machine code is made first where there is none. With what an earlier search has found it keeps its place
+    until new code has given the numbers of the model's sample and was faster: over the mean of three list lengths,
+    and slower at none.
 
     Parameters
     ----------
@@ -115,34 +121,45 @@ def tune(
     """
     started = perf_counter()
     report: dict[str, Any] = {"budget_s": budget_s, "is_used": False, "tilings": {}, "model_ratios": {}, "trials": []}
-    default = _stored(image, key) or compile_graph(graph)
-    default.meta["key"] = key
-    chosen = default
-    try:
-        if is_too_small(graph):
-            report |= nothing_to_search()
-        else:
+    stored = _stored(image, key) or compile_graph(graph)
+    stored.meta["key"] = key
+    candidate: Image | None = None
+    if is_too_small(graph):
+        report |= nothing_to_search()
+    else:
+        try:
             found = search_tilings(products_of(graph), budget_s, command=WORKER, progress=progress)
-            report |= _described(found, default)
-            if not found.tilings:
-                report["reason"] = "no tiling is faster than the default"
-            else:
-                chosen = _better(graph, default, found, report)
-    except WorkerFailed as error:
-        report["reason"] = f"given up: {error}"
+        except WorkerFailed as error:
+            # A processor that is taken away, a process that is killed: that is not what this machine can do.
+            if not image.exists():
+                stored.write(image)
+            return {**report, "reason": f"{GIVEN_UP}: {error}", "elapsed_s": round(perf_counter() - started, 3)}
+        report |= _described(found, stored)
+        if found.tilings:
+            candidate = _faster(graph, stored, found, report)
+        else:
+            report["reason"] = "no tiling is faster than the default"
     report["elapsed_s"] = round(perf_counter() - started, 3)
+    attempts_of(image).unlink(missing_ok=True)
+    if candidate is None:
+        # What is there by now may be better than what this search began with.
+        stored = _stored(image, key) or stored
+        earlier = stored.meta.get("search", {})
+        if earlier.get("is_used"):
+            return {**report, "is_used": True, "tilings": earlier["tilings"], "reason": f"kept: {earlier['reason']}"}
+    chosen = candidate or stored
     chosen.meta["key"], chosen.meta["search"] = key, report
     chosen.write(image)
     return report
 
 
 def _stored(path: Path, key: str) -> Image | None:
-    """Machine code that was compiled before without a search."""
+    """Machine code that was compiled before, with what an earlier search has found."""
     try:
         image = Image.read(path)
     except (RerankError, OSError, ValueError):
         return None
-    return image if image.meta.get("key") == key and not image.meta.get("search", {}).get("is_used") else None
+    return image if image.meta.get("key") == key else None
 
 
 def _described(found: SearchResult, default: Image) -> dict[str, Any]:
@@ -160,25 +177,25 @@ def _described(found: SearchResult, default: Image) -> dict[str, Any]:
     }
 
 
-def _better(graph: Graph, default: Image, found: SearchResult, report: dict[str, Any]) -> Image:
-    """The default, or the code with what was found where the whole model is faster with it."""
+def _faster(graph: Graph, stored: Image, found: SearchResult, report: dict[str, Any]) -> Image | None:
+    """The code with what was found, where the whole model is faster with it than with what is stored."""
     candidate = compile_graph(graph, tilings=found.tilings)
     with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
-        paths = Path(folder) / "default.rri", Path(folder) / "candidate.rri"
-        default.write(paths[0])
+        paths = Path(folder) / "stored.rri", Path(folder) / "candidate.rri"
+        stored.write(paths[0])
         candidate.write(paths[1])
         bench = CandidateBench(WORKER, Path(folder) / "log")
         try:
             ratios = bench.compare_images(*paths, SIZES)
+        except WorkerFailed as error:
+            report["reason"] = f"the whole model with what was found fails: {error}"
+            return None
         finally:
             bench.close()
     report["model_ratios"] = {str(size): round(ratio, 3) for size, ratio in ratios.items()}
     told = ", ".join(f"{ratio:.2f}x at N={size}" for size, ratio in ratios.items())
-    mean = 1.0
-    for ratio in ratios.values():
-        mean *= ratio ** (1 / len(ratios))
-    if mean < _LEAST_GAIN or min(ratios.values()) < _LARGEST_LOSS:
+    if prod(ratios.values()) ** (1 / len(ratios)) < _LEAST_GAIN or min(ratios.values()) < _LARGEST_LOSS:
         report["reason"] = f"the whole model is not faster with what was found: {told}"
-        return default
+        return None
     report["is_used"], report["reason"] = True, f"faster: {told}"
     return candidate
