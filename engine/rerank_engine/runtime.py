@@ -175,6 +175,7 @@ class Engine:
                 self._interface = self._code.interface
                 self.inputs, self.outputs = list(self._interface.inputs), list(self._interface.outputs)
                 self._local = threading.local()
+                self._local.session = Session(self._code)
                 wrong = self.self_check()
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 wrong = f"its description does not fit: {error!r}"
