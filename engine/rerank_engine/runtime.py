@@ -110,11 +110,7 @@ def load(
         def read() -> Graph:
             return graph
 
-    if cache_dir is None:
-        from rerank_engine.paths import user_cache_text
-
-        cache_dir = os.path.join(user_cache_text(), "images")  # noqa: PTH118 -- pathlib is slow to import
-    return Engine(read, identity, os.fspath(cache_dir), text, threads, search_s)
+    return Engine(read, identity, cache_dir, text, threads, search_s)
 
 
 class Engine:
@@ -131,12 +127,18 @@ class Engine:
     """
 
     def __init__(
-        self, read: Callable[[], Graph], identity: bytes, cache_dir: str, path: str, threads: int, search_s: float
+        self,
+        read: Callable[[], Graph],
+        identity: bytes,
+        cache_dir: str | Path | None,
+        path: str,
+        threads: int,
+        search_s: float,
     ) -> None:
         self._identity = identity
         self._search: BackgroundSearch | None = None
         key = image_key(identity)
-        self._image_path = os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
+        self._image_path = image_path(key, cache_dir)
         self._local = threading.local()
         self._code: MachineCode | None = None
         self._graph: Graph | None = None
@@ -429,6 +431,15 @@ def image_key(identity: bytes) -> str:
     """Name of the image: everything that can change its answer or its speed."""
     parts = (identity, ENGINE_VERSION, *machine_signature())
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def image_path(key: str, cache_dir: str | Path | None) -> str:
+    """Where the image of this key is stored; by default in the user's cache directory."""
+    if cache_dir is None:
+        from rerank_engine.paths import user_cache_text
+
+        cache_dir = os.path.join(user_cache_text(), "images")  # noqa: PTH118 -- pathlib is slow to import
+    return os.path.join(cache_dir, f"{key}.rri")  # noqa: PTH118
 
 
 def _images(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,11 @@ from rerank_engine.errors import RerankError
 
 _SHOWN = 300
 _END_S = 5.0
+
+
+def environment_of_ours(**more: str) -> dict[str, str]:
+    """Variables for another process of this interpreter: it finds the modules that this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **more}
 
 
 class WorkerFailed(RerankError):

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from rerank_engine.codegen.emitter import ELEMENT_TYPES, I1, Emitter
 from rerank_engine.graph import Graph, Node
-from rerank_engine.ops.registry import lookup
+from rerank_engine.ops.registry import loaded_by, lookup
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,11 @@ def elements_of(graph: Graph, nodes: Sequence[Node], result: str) -> Elements:
     """
     if not nodes:
         return Elements((result,), lambda _, values: values[0])
-    made = {node.outputs[0] for node in nodes}
-    reads = dict.fromkeys(name for node in nodes for name in node.inputs if name not in made)
+    loaded = tuple(loaded_by(graph, nodes))
+    elsewhere = {*loaded, *(node.outputs[0] for node in nodes)}
     literals = {
-        name: graph.constants[name].reshape(-1)[0]
-        for name in reads
-        if name in graph.constants and graph.constants[name].size == 1
+        name: graph.constants[name].reshape(-1)[0] for node in nodes for name in node.inputs if name not in elsewhere
     }
-    loaded = tuple(name for name in reads if name not in literals)
 
     def compute(e: Emitter, values: Sequence[ir.Value]) -> ir.Value:
         width = max((value.type.count if isinstance(value.type, ir.VectorType) else 1 for value in values), default=1)

@@ -40,14 +40,7 @@ def content_hash(source: ModelSource) -> str:
 
 def read_header(source: ModelSource) -> Header:
     """The header of a model file; the errors are those of :func:`content_hash`."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return header_of(open_content(source))
-    path = _regular(source)
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            return parse_header(file.read(MAX_HEADER_SIZE), os.fstat(file.fileno()).st_size, Source(path))
-    except OSError as error:
-        raise _unreadable(source, error) from error
+    return header_of(open_content(source))
 
 
 class Content(Record):
@@ -68,30 +61,20 @@ def open_content(source: ModelSource) -> Content:
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return Content(memoryview(bytes(source)), Source("<bytes>"), mapped=False)
-    path = _regular(source)
     try:
+        path = os.fspath(source)
+        # Before opening: a named pipe would wait for its writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- pathlib is slow to import
+            raise ModelFileError(f"{path}: not a regular file; give the path of a .rrm model file")
         with open(path, "rb") as file:  # noqa: PTH123
             if os.fstat(file.fileno()).st_size == 0:
                 return Content(memoryview(b""), Source(path), mapped=False)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return Content(memoryview(mapped), Source(path), mapped=True)
-    except (OSError, ValueError) as error:
-        raise _unreadable(source, error) from error
-
-
-def _regular(source: str | os.PathLike[str]) -> str:
-    try:
-        path = os.fspath(source)
-        # Before opening: a named pipe would wait for its writer.
-        if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- pathlib is slow to import
-            return path
     except (OSError, ValueError, TypeError) as error:
-        raise _unreadable(source, error) from error
-    raise ModelFileError(f"{path}: not a regular file; give the path of a .rrm model file")
-
-
-def _unreadable(source: object, error: Exception) -> ModelFileError:
-    return ModelFileError(f"{source!r}: cannot read a model file: {error}; give the path of a readable .rrm file")
+        raise ModelFileError(
+            f"{source!r}: cannot read a model file: {error}; give the path of a readable .rrm file"
+        ) from error
 
 
 def header_of(content: Content) -> Header:

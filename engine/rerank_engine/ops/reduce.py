@@ -10,7 +10,17 @@ import numpy as np
 
 from rerank_engine.dimensions import Dim, broadcast_strides, product
 from rerank_engine.graph import DTYPES, Graph, Node, Shape, Value, is_per_candidate
-from rerank_engine.ops.registry import OPERATORS, Array, Operator, as_dtype, attribute, normal_axis, refuse, register
+from rerank_engine.ops.registry import (
+    OPERATORS,
+    Array,
+    Operator,
+    as_dtype,
+    attribute,
+    loaded_by,
+    normal_axis,
+    refuse,
+    register,
+)
 
 if TYPE_CHECKING:
     from rerank_engine.codegen.lowering import Lowering
@@ -145,10 +155,7 @@ def _absorbs(graph: Graph, node: Node, makers: Sequence[Node]) -> bool:
         return False
     shape = graph.values[node.inputs[0]].shape
     groups = _groups(node, shape)
-    made = {maker.outputs[0] for maker in makers}
-    reads = {name for maker in makers for name in maker.inputs if name not in made}
-    arrays = [name for name in reads if name not in graph.constants or graph.constants[name].size != 1]
-    return all(_steps(graph.values[name].shape, shape, groups) is not None for name in arrays)
+    return all(_steps(graph.values[name].shape, shape, groups) is not None for name in loaded_by(graph, makers))
 
 
 def _per_row(node: Node, inputs: Sequence[Value], _: Sequence[Value]) -> bool:

@@ -108,6 +108,13 @@ def register(operator: Operator) -> Operator:
     return operator
 
 
+def loaded_by(graph: Graph, nodes: Sequence[Node]) -> list[str]:
+    """Arrays that elementwise nodes read together, in order: neither made by them, nor constants of one element."""
+    made = {node.outputs[0] for node in nodes}
+    reads = dict.fromkeys(name for node in nodes for name in node.inputs if name not in made)
+    return [name for name in reads if name not in graph.constants or graph.constants[name].size != 1]
+
+
 def keeps_its_node(graph: Graph, node: Node) -> bool:
     """Whether a node has to run even if nothing reads what it makes."""
     refuses = lookup(node).may_refuse_sizes

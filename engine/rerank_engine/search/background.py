@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank_engine.image import Image
+from rerank_engine.workers import environment_of_ours
 
 if TYPE_CHECKING:
     from rerank_engine.graph import Graph
@@ -155,15 +156,15 @@ def _why_not(image: Path) -> str:
 
 def _run_process(words: list[str], timeout_s: float) -> str:
     """Run the search; why it failed, or an empty text."""
-    entries = os.pathsep.join(entry for entry in sys.path if entry)
-    inherited = {name: text for name, text in os.environ.items() if name not in ("PYTHONINSPECT", "PYTHONSTARTUP")}
+    environment = environment_of_ours(**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), words[-1]))
+    environment.pop("PYTHONINSPECT", None)  # it would not end
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rerank_engine.search", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**inherited, "PYTHONPATH": entries, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), words[-1])},
+        env=environment,
         encoding="utf-8",
         errors="replace",
         **options,

@@ -74,7 +74,7 @@ class Operands:
     left, right, bias
         Of shapes (rows, inner), (inner, columns) and (columns,).
     want
-        The result in float64, before it is activated.
+        The result in float64.
     """
 
     left: Float32
@@ -89,8 +89,10 @@ class Operands:
         left = random.normal(size=(rows, product.inner)).astype(np.float32)
         right = random.normal(0, product.inner**-0.5, (product.inner, product.columns)).astype(np.float32)
         bias = random.normal(size=product.columns).astype(np.float32)
-        want = left.astype(np.float64) @ right.astype(np.float64)
-        return cls(left, right, bias, want + bias if product.has_bias else want)
+        given = [array.astype(np.float64) for array in (left, right, bias)[: 3 if product.has_bias else 2]]
+        attributes = {"activation": product.activation, "alpha": product.alpha}
+        (want,) = OPERATORS["MatMul"].reference(given, attributes, [(rows, product.columns)])
+        return cls(left, right, bias, want)
 
 
 class Kernel:
@@ -110,7 +112,7 @@ class Kernel:
         self._memory = ExecutableMemory(code.code)
         kind: Callable[..., Any] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64)
         self._call = kind(self._memory.address + code.entries[ENTRY])
-        self._product, self._operands = product, operands
+        self._want = operands.want
         width = tiling.vectors * target.lanes
         # Room for what must not be written there.
         self._result = _aligned(operands.want.size + 2 * product.columns)
@@ -126,7 +128,7 @@ class Kernel:
         """What is wrong with the result; empty when it is right and nothing else was written."""
         self._result[:] = np.nan
         self._call(*self._addresses, 1)
-        want = _activated(self._product, self._operands.want)
+        want = self._want
         if not np.isnan(self._result[want.size :]).all():
             return "it writes behind its last row"
         difference = np.abs(self._result[: want.size].reshape(want.shape) - want).max(initial=0.0)
@@ -140,15 +142,6 @@ class Kernel:
         started = perf_counter_ns()
         self._call(*self._addresses, times)
         return (perf_counter_ns() - started) / times
-
-
-def _activated(product: Product, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    if not product.activation:
-        return values
-    operator = OPERATORS[product.activation]
-    attributes = {"alpha": product.alpha} if "alpha" in operator.attributes else {}
-    (result,) = operator.reference([values], attributes, [values.shape])
-    return np.asarray(result, np.float64)
 
 
 def _aligned(size: int) -> Float32:

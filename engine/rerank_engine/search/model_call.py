@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank_engine.binding import bind_sizes
 from rerank_engine.dimensions import Dim
 from rerank_engine.errors import CompileError
 from rerank_engine.graph import CANDIDATES
 from rerank_engine.image import Image
-from rerank_engine.interface import Interface, difference
+from rerank_engine.interface import difference
 from rerank_engine.session import MachineCode, Session
 
 
@@ -31,7 +32,7 @@ class ModelCall:
             raise CompileError("the model has no sample to be checked by")
         self._sample = code.interface.sample
         self._session = Session(code)
-        self._sizes = sizes_of(code.interface, self._sample.inputs)
+        self._sizes = bind_sizes(code.interface.inputs, self._sample.inputs, code.interface.maxima)
         self._repeated = {
             value.name: _repeated(self._sample.inputs[value.name], value.shape, self._sizes, candidates)
             for value in code.interface.inputs
@@ -51,13 +52,6 @@ class ModelCall:
             if session.run_directly(inputs, None) is None:
                 session.run(inputs, self._wanted)
         return (perf_counter_ns() - started) / times
-
-
-def sizes_of(interface: Interface, inputs: Any) -> dict[str, int]:
-    """Sizes of the named dimensions in inputs that fit."""
-    from rerank_engine.binding import bind_sizes
-
-    return bind_sizes(interface.inputs, inputs, interface.maxima)
 
 
 def _repeated(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from rerank_engine.kernels.gemm import MANY, Tiling, choose_tiling, legal_tilings
+from rerank_engine.kernels.gemm import MANY, Tiling, legal_tilings
 from rerank_engine.search.products import ProductWork
-from rerank_engine.workers import Worker, WorkerFailed
+from rerank_engine.workers import Worker, WorkerFailed, environment_of_ours
 
 MANY_ROWS, FEW_ROWS = 120, 10
 """Rows at which tilings for many rows, and for few, are compared; most tiles fit evenly into the first."""
@@ -95,10 +94,15 @@ class _State:
     """What is known of one product."""
 
     work: ProductWork
-    default: Tiling
+    choices: Sequence[Tiling]
     waiting: list[tuple[Tiling, int]]
     ratios: dict[tuple[int, int, int], float] = field(default_factory=dict)
     begun: int = 0
+
+    @property
+    def default(self) -> Tiling:
+        """What is taken without a search."""
+        return self.choices[0]
 
     def best(self) -> tuple[Tiling, float]:
         """The best tiling so far; one of another width only where it was tried with few rows as well."""
@@ -154,10 +158,11 @@ def search_tilings(
         bench = CandidateBench(command, Path(folder) / "log")
         try:
             lanes, registers = bench.target()
-            states = [_State(work, choose_tiling(work.product.columns, lanes, registers), []) for work in works]
-            for state in states:
-                choices = legal_tilings(state.work.product.columns, lanes, registers)[1:]
-                state.waiting = [(one, MANY_ROWS) for one in choices]
+            choices = [legal_tilings(work.product.columns, lanes, registers) for work in works]
+            states = [
+                _State(work, possible, [(one, MANY_ROWS) for one in possible[1:]])
+                for work, possible in zip(works, choices, strict=True)
+            ]
             for state, tiling, rows in _next_candidates(states, deadline):
                 trial = bench.compare(state.work, state.default, tiling, rows)
                 trials.append(trial)
@@ -165,10 +170,10 @@ def search_tilings(
                     progress(trial)
                 if trial.ratio is not None:
                     state.ratios[tiling.vectors, tiling.many_rows, rows] = trial.ratio
-                    _follow_up(state, tiling, rows, legal_tilings(state.work.product.columns, lanes, registers))
+                    _follow_up(state, tiling, rows)
         finally:
             bench.close()
-    best = {state.work.key: state.best() for state in states if state.best()[0] != state.default}
+    best = {state.work.key: found for state in states if (found := state.best())[0] != state.default}
     return SearchResult(
         tilings={key: tiling for key, (tiling, _) in best.items()},
         ratios={key: ratio for key, (_, ratio) in best.items()},
@@ -189,12 +194,12 @@ def _next_candidates(states: Sequence[_State], deadline: float) -> Iterator[tupl
         yield (state, *state.waiting.pop(0))
 
 
-def _follow_up(state: _State, tiling: Tiling, rows: int, choices: Sequence[Tiling]) -> None:
+def _follow_up(state: _State, tiling: Tiling, rows: int) -> None:
     """After a good candidate for many rows, see how its width does with few: it and the nearest by rows, next."""
     ratio = state.ratios[tiling.vectors, tiling.many_rows, rows]
     if rows != MANY_ROWS or ratio < BETTER:
         return
-    same = [one for one in choices if one.vectors == tiling.vectors and one.few_rows <= FEW_ROWS]
+    same = [one for one in state.choices if one.vectors == tiling.vectors and one.few_rows <= FEW_ROWS]
     same.sort(key=lambda one: abs(one.few_rows - tiling.many_rows))
     known = {(vectors, tile) for vectors, tile, tried in state.ratios if tried == FEW_ROWS}
     waiting = {(one.vectors, one.few_rows) for one, tried in state.waiting if tried == FEW_ROWS}
@@ -240,8 +245,7 @@ class CandidateBench:
                 wrong = self._ask(order, _OPEN_TIMEOUT_S)["wrong"]
                 if wrong:
                     raise WorkerFailed(f"wrong: {wrong}")
-            times = self._ask({"do": "time", "names": names, "rounds": _MODEL_ROUNDS}, _OPEN_TIMEOUT_S)["ns"]
-            ratios[size] = median(one / other for one, other in zip(*(times[name] for name in names), strict=True))
+            ratios[size] = self._ratio(names, _MODEL_ROUNDS, _OPEN_TIMEOUT_S)
         return ratios
 
     def compare(self, work: ProductWork, default: Tiling, tiling: Tiling, rows: int) -> Trial:
@@ -252,12 +256,15 @@ class CandidateBench:
         except WorkerFailed as error:
             raise WorkerFailed(f"the default tiling {default} of {inner}x{columns} fails: {error}") from error
         try:
-            name = self._kernel(work, tiling, rows)
-            times = self._ask({"do": "time", "names": [base, name], "rounds": _ROUNDS}, _RUN_TIMEOUT_S)["ns"]
+            ratio = self._ratio([base, self._kernel(work, tiling, rows)], _ROUNDS, _RUN_TIMEOUT_S)
         except WorkerFailed as error:
             return Trial(inner, columns, str(tiling), rows, None, str(error))
-        ratio = median(one / other for one, other in zip(times[base], times[name], strict=True))
         return Trial(inner, columns, str(tiling), rows, ratio)
+
+    def _ratio(self, names: Sequence[str], rounds: int, timeout_s: float) -> float:
+        """Time of the first of two over that of the second, in turns."""
+        times = self._ask({"do": "time", "names": list(names), "rounds": rounds}, timeout_s)["ns"]
+        return median(one / other for one, other in zip(*(times[name] for name in names), strict=True))
 
     def _kernel(self, work: ProductWork, tiling: Tiling, rows: int) -> str:
         """Name of a kernel that was compiled and checked."""
@@ -276,8 +283,7 @@ class CandidateBench:
     def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         if self._worker is None or not self._worker.is_alive:
             self._kernels.clear()
-            entries = os.pathsep.join(entry for entry in sys.path if entry)
-            environment = {**os.environ, "PYTHONPATH": entries, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            environment = environment_of_ours(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
             self._worker = Worker(self._command, environment, self._log)
         return self._worker.ask(request, timeout_s)
 

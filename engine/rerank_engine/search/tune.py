@@ -14,10 +14,9 @@ from rerank_engine.codegen.compile import compile_graph
 from rerank_engine.errors import RerankError
 from rerank_engine.graph import Graph
 from rerank_engine.image import Image
-from rerank_engine.kernels.gemm import choose_tiling
+from rerank_engine.kernels.gemm import Tilings, choose_tiling
 from rerank_engine.model import Model
-from rerank_engine.paths import user_cache_dir
-from rerank_engine.runtime import image_key
+from rerank_engine.runtime import image_key, image_path
 from rerank_engine.search.background import attempts_of
 from rerank_engine.search.products import is_too_small, nothing_to_search, products_of
 from rerank_engine.search.trials import WORKER, CandidateBench, SearchResult, Trial, search_tilings
@@ -70,8 +69,7 @@ def tune_model(
     >>> path, report = tune_model(model, budget_s=20.0)  # doctest: +SKIP
     """
     key = image_key(model.file_identity)
-    folder = Path(cache_dir) if cache_dir is not None else user_cache_dir() / "images"
-    path = folder / f"{key}.rri"
+    path = Path(image_path(key, cache_dir))
     return path, tune(model.graph, path, key, budget_s, progress=progress)
 
 
@@ -121,8 +119,7 @@ def tune(
     """
     started = perf_counter()
     report: dict[str, Any] = {"budget_s": budget_s, "is_used": False, "tilings": {}, "model_ratios": {}, "trials": []}
-    stored = _stored(image, key) or compile_graph(graph)
-    stored.meta["key"] = key
+    stored = _stored(image, key) or _compiled(graph, key)
     candidate: Image | None = None
     if is_too_small(graph):
         report |= nothing_to_search()
@@ -136,7 +133,7 @@ def tune(
             return {**report, "reason": f"{GIVEN_UP}: {error}", "elapsed_s": round(perf_counter() - started, 3)}
         report |= _described(found, stored)
         if found.tilings:
-            candidate = _faster(graph, stored, found, report)
+            candidate = _faster(_compiled(graph, key, found.tilings), stored, report)
         else:
             report["reason"] = "no tiling is faster than the default"
     report["elapsed_s"] = round(perf_counter() - started, 3)
@@ -148,7 +145,7 @@ def tune(
         if earlier.get("is_used"):
             return {**report, "is_used": True, "tilings": earlier["tilings"], "reason": f"kept: {earlier['reason']}"}
     chosen = candidate or stored
-    chosen.meta["key"], chosen.meta["search"] = key, report
+    chosen.meta["search"] = report
     chosen.write(image)
     return report
 
@@ -177,9 +174,14 @@ def _described(found: SearchResult, default: Image) -> dict[str, Any]:
     }
 
 
-def _faster(graph: Graph, stored: Image, found: SearchResult, report: dict[str, Any]) -> Image | None:
-    """The code with what was found, where the whole model is faster with it than with what is stored."""
-    candidate = compile_graph(graph, tilings=found.tilings)
+def _compiled(graph: Graph, key: str, tilings: Tilings | None = None) -> Image:
+    image = compile_graph(graph, tilings=tilings)
+    image.meta["key"] = key
+    return image
+
+
+def _faster(candidate: Image, stored: Image, report: dict[str, Any]) -> Image | None:
+    """The candidate, where the whole model is faster with it than with what is stored."""
     with tempfile.TemporaryDirectory(prefix="rerank-search-") as folder:
         paths = Path(folder) / "stored.rri", Path(folder) / "candidate.rri"
         stored.write(paths[0])

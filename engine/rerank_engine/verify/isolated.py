@@ -15,6 +15,7 @@ from typing import IO, Any
 from rerank_engine.errors import ConversionError
 from rerank_engine.ops.registry import Array
 from rerank_engine.verify.runner import SourceLayer, SourceRunner
+from rerank_engine.workers import environment_of_ours
 
 TIMEOUT_S = 300.0
 """How long the framework may take for one call, or to load the model."""
@@ -78,14 +79,13 @@ class IsolatedRunner:
                     _quietly(stream.close)
 
     def _start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         self._last_words = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._last_words,
-            env=environment,
+            env=environment_of_ours(),
         )
         worked, answer = self._ask(self._recipe)
         if not worked:
