@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rerank_engine.search.background import BackgroundSearch
     from rerank_engine.threads import Splitter
 
-ENGINE_VERSION = "12"
+ENGINE_VERSION = "13"
 """Part of every image's key; raised when generated code or the calling contract changes."""
 
 _DEVICES = ("auto", "cpu")

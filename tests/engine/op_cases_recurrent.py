@@ -15,8 +15,9 @@ def _recurrent(op: str) -> Callable[[Any], None]:
         random = np.random.default_rng(hidden)
         gates = _GATES[op]
         projected = b.input("float32", *shape, gates * hidden, domain="plain")
+        scale = min(0.3, hidden**-0.5)  # Larger matrices make chaos of a recurrence: rounding errors grow step by step.
         matrices = (1,) if op == "RNN" else (2, 1) if op == "GRU" else (4,)
-        inputs = [projected, *(b.constant(random.normal(0, 0.3, (hidden, factor * hidden))) for factor in matrices)]
+        inputs = [projected, *(b.constant(random.normal(0, scale, (hidden, factor * hidden))) for factor in matrices)]
         if op == "GRU":
             inputs.append(b.constant(random.normal(size=hidden)))
         for _ in range(2 if op == "LSTM" else 1):
@@ -32,7 +33,23 @@ def _recurrent(op: str) -> Callable[[Any], None]:
             inputs.append(b.input("int32", shape[0], domain=str(shape[1] + 1)))
         b.output(*b.nodes(op, inputs, 3 if op == "LSTM" else 2, **options))
 
+    def alone(b: Any) -> None:
+        """One sequence, whose sums stay in registers where the state is a few whole vectors."""
+        for hidden in (4, 8, 16, 32, 48, 64, 136):
+            layer(b, (1, "N"), hidden)
+        layer(b, (1, 5), 16, reverse=1, clip=0.5)
+        layer(b, (1, 5), 32, has_lengths=1)
+        layer(b, (1, 5), 32, has_lengths=1, reverse=1)
+        if op == "GRU":
+            layer(b, (1, 5), 16, linear_before_reset=1)
+            layer(b, (1, "N"), 64, linear_before_reset=1, has_lengths=0, reverse=1)
+        if op == "LSTM":
+            layer(b, (1, 5), 16, input_forget=1)
+            layer(b, (1, 5), 32, peepholes=True)
+            layer(b, (1, 5), 16, input_forget=1, peepholes=True, reverse=1)
+
     def case(b: Any) -> None:
+        alone(b)
         layer(b, ("N", 4), 5)
         layer(b, ("N", 3), 16, states="N", reverse=1)
         layer(b, (3, "N"), 7)

@@ -15,8 +15,8 @@ STEP = 2053
 # What the docstring of rerank_engine.kernels.math states.
 LIMITS: dict[str, tuple[float, Callable[[Any], Any]]] = {
     "Exp": (1.1, np.exp),
-    "Sigmoid": (2.5, lambda x: 1.0 / (1.0 + np.exp(-x))),
-    "Tanh": (1.4, np.tanh),
+    "Sigmoid": (2.2, lambda x: 1.0 / (1.0 + np.exp(-x))),
+    "Tanh": (1.2, np.tanh),
 }
 
 

@@ -1,4 +1,8 @@
-"""The steps of recurrent networks: one matrix product of the state a step, then the gates, vector by vector."""
+"""The steps of recurrent networks: one matrix product of the state a step, then the gates, vector by vector.
+
+A single sequence waits for itself: a step is one chain of product, gate, product, gate. There the sums of the product
+stay in registers (:func:`run_one`); many sequences at once share the weights that they load (:func:`run`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 _FLOAT = 4
 
-Activation = Callable[[ir.Value], ir.Value]
+Vectors = list[ir.Value]
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,137 @@ def run(
             e.each(r.batch, for_row(part, index == len(rows) - 1))
 
     e.loop(0, r.steps, 1, step)
+
+
+_MOST_VECTORS = 8
+"""Vectors of a state up to which its sums stay in registers."""
+
+_CHAINS = 8
+"""Sums beside each other that keep two multipliers of four cycles busy."""
+
+
+def fits_registers(lowering: Lowering, recurrence: Recurrence, weights: Sequence[str]) -> bool:
+    """Tell whether :func:`run_one` can serve: one sequence, constant weights, a state of a few whole vectors."""
+    lanes = lowering.emitter.lanes
+    return (
+        recurrence.batch == 1
+        and recurrence.hidden % lanes == 0
+        and recurrence.hidden <= _MOST_VECTORS * lanes
+        and all(lowering.constant(weight) is not None for weight in weights)
+    )
+
+
+def load_vectors(e: Emitter, base: ir.Value, count: int) -> Vectors:
+    """Neighbouring whole vectors."""
+    return [e.load(e.at(base, number * e.lanes * _FLOAT), F32, e.lanes) for number in range(count)]
+
+
+def store_vectors(e: Emitter, vectors: Vectors, base: ir.Value) -> None:
+    """Write neighbouring whole vectors."""
+    for number, vector in enumerate(vectors):
+        e.store(vector, e.at(base, number * e.lanes * _FLOAT))
+
+
+def add_products(
+    lowering: Lowering, left: ir.Value, blocks: Sequence[tuple[str, int]], first: Sequence[Vectors]
+) -> list[Vectors]:
+    """Add the products of one row and several square blocks of columns, which share what they load of the row.
+
+    Parameters
+    ----------
+    lowering
+        Of the step.
+    left
+        Address of the row.
+    blocks
+        Weight and number of the block: number 1 is the columns ``hidden`` to ``2 * hidden``.
+    first
+        What the sums of each block start with.
+
+    Returns
+    -------
+    list
+        The sums of each block.
+    """
+    e, count = lowering.emitter, len(first[0])
+    hidden = count * e.lanes
+    at_once = max(1, (lowering.registers - 2) // count)
+    if len(blocks) > at_once:
+        return [
+            *add_products(lowering, left, blocks[:at_once], first[:at_once]),
+            *add_products(lowering, left, blocks[at_once:], first[at_once:]),
+        ]
+    panels = [
+        e.at(lowering.packed(weight, "panels", hidden), number * hidden * hidden * _FLOAT) for weight, number in blocks
+    ]
+    sums = [vector for vectors in first for vector in vectors]
+    parts = 1
+    while len(sums) * parts < _CHAINS and parts < e.lanes:
+        parts *= 2
+    length = hidden // parts
+
+    def step(index: ir.Value, flat: Vectors) -> Vectors:
+        result = []
+        for part in range(parts):
+            at = e.add(index, part * length)
+            factor = e.splat(e.load(e.at(left, e.mul(at, _FLOAT)), F32), e.lanes)
+            for place in range(len(sums)):
+                row = e.at(panels[place // count], e.mul(at, hidden * _FLOAT))
+                weight = e.load(e.at(row, place % count * e.lanes * _FLOAT), F32, e.lanes)
+                result.append(e.fma(factor, weight, flat[part * len(sums) + place]))
+        return result
+
+    zeros = [math.zero(e.lanes)] * (len(sums) * (parts - 1))
+    _, flat = e.loop(0, length, 1, step, [*sums, *zeros])
+    while parts > 1:
+        parts //= 2
+        half = parts * len(sums)
+        flat = [e.b.fadd(one, other) for one, other in zip(flat[:half], flat[half:], strict=True)]
+    return [flat[start : start + count] for start in range(0, len(flat), count)]
+
+
+def run_one(
+    lowering: Lowering,
+    recurrence: Recurrence,
+    states: Sequence[tuple[ir.Value, ir.Value, Index]],
+    cell: Callable[[Callable[[int], Vectors], list[Vectors]], list[Vectors]],
+) -> None:
+    """Write the loop over time of a single sequence.
+
+    Parameters
+    ----------
+    lowering
+        Of the step.
+    recurrence
+        What is run over.
+    states
+        As for :func:`run`; the first becomes the output of each step.
+    cell
+        From ``projected(gate)`` and the states to the new states. The old ones still lie in memory then.
+    """
+    e, r = lowering.emitter, recurrence
+    count, size = r.hidden // e.lanes, r.hidden * _FLOAT
+    for address, initial, _ in states:
+        store_vectors(e, load_vectors(e, initial, count), address)
+    length: Index = r.steps
+    if r.lengths is not None:
+        length = e.b.sext(e.load(r.lengths, ir.IntType(32)), I64)
+
+    def step(done: ir.Value, _: list[ir.Value]) -> None:
+        at: Index = e.sub(e.sub(length, 1), done) if r.reverse else done
+        here = e.at(r.projected, e.mul(at, r.gates * size))
+        old = [load_vectors(e, address, count) for address, _, _ in states]
+        new = cell(lambda gate: load_vectors(e, e.at(here, gate * size), count), old)
+        for state, vectors in zip(states, new, strict=True):
+            store_vectors(e, vectors, state[0])
+        store_vectors(e, new[0], e.at(r.output, e.mul(at, size)))
+
+    def fill(done: ir.Value, _: list[ir.Value]) -> None:
+        store_vectors(e, [math.zero(e.lanes)] * count, e.at(r.output, e.mul(done, size)))
+
+    e.loop(0, length, 1, step)
+    if r.lengths is not None:
+        e.loop(length, r.steps, 1, fill)
 
 
 def check_lengths(lowering: Lowering, recurrence: Recurrence, message: str) -> None:

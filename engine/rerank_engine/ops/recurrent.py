@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from rerank_engine.codegen.emitter import Index
     from rerank_engine.codegen.lowering import Lowering
-    from rerank_engine.kernels.recurrent import Gate
+    from rerank_engine.kernels.recurrent import Gate, Vectors
+
+    Projected = Callable[[int], Vectors]
 
 Attributes = Mapping[str, Any]
 
@@ -261,6 +263,14 @@ def _lower_rnn(lowering: Lowering, node: Node) -> None:
     (f,) = _gates(node)
     clip = attribute(node, "clip")
     state = _state(lowering, node.outputs[1], node.inputs[2], r.hidden)
+    if recurrent.fits_registers(lowering, r, node.inputs[1:2]):
+
+        def cell(projected: Projected, _: list[Vectors]) -> list[Vectors]:
+            (totals,) = recurrent.add_products(lowering, state[0], [(node.inputs[1], 0)], [projected(0)])
+            return [[recurrent.apply(e, f, clip, total) for total in totals]]
+
+        recurrent.run_one(lowering, r, [state], cell)
+        return
     (sums,) = (view.address for view in lowering.scratch(node))
 
     def product() -> None:
@@ -293,6 +303,36 @@ def _lower_gru(lowering: Lowering, node: Node) -> None:
     bias = lowering.address(node.inputs[3])
     gates, updates, sums, reset = (view.address for view in lowering.scratch(node))
     before = attribute(node, "linear_before_reset")
+
+    def blend(z: ir.Value, old: ir.Value, new: ir.Value) -> ir.Value:
+        return e.fma(z, old, e.b.fmul(e.b.fsub(e.like(z, 1.0), z), new))
+
+    if recurrent.fits_registers(lowering, r, node.inputs[1:3]):
+
+        def cell(projected: Projected, states: list[Vectors]) -> list[Vectors]:
+            (old,) = states
+
+            constant = recurrent.load_vectors(e, bias, len(old))
+            blocks, first = [(node.inputs[1], 1), (node.inputs[1], 0)], [projected(1), projected(0)]
+            if before:
+                resets, kept, inner = recurrent.add_products(
+                    lowering, state[0], [*blocks, (node.inputs[2], 0)], [*first, constant]
+                )
+            else:
+                resets, kept = recurrent.add_products(lowering, state[0], blocks, first)
+            resets = [recurrent.apply(e, f, clip, value) for value in resets]
+            if before:
+                inner = list(map(e.fma, resets, inner, projected(2)))
+            else:
+                recurrent.store_vectors(e, list(map(e.b.fmul, resets, old)), reset)
+                (inner,) = recurrent.add_products(lowering, reset, [(node.inputs[2], 0)], [constant])
+                inner = list(map(e.b.fadd, inner, projected(2)))
+            kept = [recurrent.apply(e, f, clip, value) for value in kept]
+            new = [recurrent.apply(e, g, clip, value) for value in inner]
+            return [list(map(blend, kept, old, new))]
+
+        recurrent.run_one(lowering, r, [state], cell)
+        return
 
     def products() -> None:
         recurrent.multiply(
@@ -331,8 +371,7 @@ def _lower_gru(lowering: Lowering, node: Node) -> None:
         inner = e.b.fmul(load(reset, own, width), inner) if before else inner
         new = recurrent.apply(e, g, clip, e.b.fadd(load(projected, e.add(start, 2 * hidden), width), inner))
         z, old = load(updates, own, width), load(state[0], own, width)
-        kept = e.b.fmul(e.b.fsub(e.like(z, 1.0), z), new)
-        e.store(e.fma(z, old, kept), e.at(state[0], e.mul(own, 4)))
+        e.store(blend(z, old, new), e.at(state[0], e.mul(own, 4)))
 
     second = (lambda: None) if before else (lambda: candidate(reset))
     recurrent.run(lowering, r, [state], [products, second], [gate_row, state_row], state[0])
@@ -348,7 +387,37 @@ def _lower_lstm(lowering: Lowering, node: Node) -> None:
     state = _state(lowering, node.outputs[1], node.inputs[2], hidden)
     cell = _state(lowering, node.outputs[2], node.inputs[3], hidden)
     peepholes = lowering.address(node.inputs[4]) if attribute(node, "has_peepholes") else None
-    (gates,) = (view.address for view in lowering.scratch(node))
+
+    def update(
+        gate: Callable[[int], ir.Value], peep: Callable[[int], ir.Value], old: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """New state and new cell of the gates' inputs 0 to 3."""
+
+        def opened(number: int, of: ir.Value) -> ir.Value:
+            value = gate(number)
+            return recurrent.apply(e, f, clip, value if peepholes is None else e.fma(peep(number), of, value))
+
+        i = opened(0, old)
+        forget = e.b.fsub(e.like(i, 1.0), i) if attribute(node, "input_forget") else opened(2, old)
+        new = e.fma(forget, old, e.b.fmul(i, recurrent.apply(e, g, clip, gate(3))))
+        return e.b.fmul(opened(1, new), recurrent.apply(e, finish, 0.0, new)), new
+
+    if recurrent.fits_registers(lowering, r, node.inputs[1:2]):
+
+        def advance(projected: Projected, states: list[Vectors]) -> list[Vectors]:
+            blocks = [(node.inputs[1], number) for number in range(4)]
+            gates = recurrent.add_products(lowering, state[0], blocks, [projected(number) for number in range(4)])
+            count = len(states[1])
+            peeps = recurrent.load_vectors(e, peepholes, 3 * count) if peepholes is not None else []
+            both = [
+                update(lambda number: gates[number][at], lambda number: peeps[number * count + at], old)  # noqa: B023
+                for at, old in enumerate(states[1])
+            ]
+            return [list(part) for part in zip(*both, strict=True)]
+
+        recurrent.run_one(lowering, r, [state, cell], advance)
+        return
+    (sums,) = (view.address for view in lowering.scratch(node))
 
     def product() -> None:
         recurrent.multiply(
@@ -358,7 +427,7 @@ def _lower_lstm(lowering: Lowering, node: Node) -> None:
             weight=node.inputs[1],
             inner=hidden,
             columns=4 * hidden,
-            target=gates,
+            target=sums,
         )
 
     def load(base: ir.Value, element: Index, width: int) -> ir.Value:
@@ -369,23 +438,15 @@ def _lower_lstm(lowering: Lowering, node: Node) -> None:
 
         def gate(number: int) -> ir.Value:
             shift = number * hidden
-            return e.b.fadd(load(projected, e.add(start, shift), width), load(gates, e.add(four, shift), width))
+            return e.b.fadd(load(projected, e.add(start, shift), width), load(sums, e.add(four, shift), width))
 
-        def peep(value: ir.Value, number: int, c: ir.Value) -> ir.Value:
-            if peepholes is None:
-                return value
-            return e.fma(load(peepholes, e.add(start, number * hidden), width), c, value)
+        def peep(number: int) -> ir.Value:
+            assert peepholes is not None
+            return load(peepholes, e.add(start, number * hidden), width)
 
-        old = load(cell[0], own, width)
-        i = recurrent.apply(e, f, clip, peep(gate(0), 0, old))
-        if attribute(node, "input_forget"):
-            forget = e.b.fsub(e.like(i, 1.0), i)
-        else:
-            forget = recurrent.apply(e, f, clip, peep(gate(2), 2, old))
-        new = e.fma(forget, old, e.b.fmul(i, recurrent.apply(e, g, clip, gate(3))))
-        o = recurrent.apply(e, f, clip, peep(gate(1), 1, new))
+        opened, new = update(gate, peep, load(cell[0], own, width))
         e.store(new, e.at(cell[0], e.mul(own, 4)))
-        e.store(e.b.fmul(o, recurrent.apply(e, finish, 0.0, new)), e.at(state[0], e.mul(own, 4)))
+        e.store(opened, e.at(state[0], e.mul(own, 4)))
 
     recurrent.run(lowering, r, [state, cell], [product], [row], state[0])
 

@@ -13,12 +13,12 @@ function                       float32  float64
 =============================  =======  =======
 ``exponential``                1.1      1.1
 ``exponential_minus_one``      1.6      2.1
-``sigmoid``                    2.5      2.5
+``sigmoid``                    2.2      1.8
 ``logarithm``                  0.9      0.9
 ``logarithm_one_plus``         0.9      0.9
 ``softplus``                   2.9      1.8
 ``error_function``             1.9      1.7
-``hyperbolic_tangent``         1.4      2.7
+``hyperbolic_tangent``         1.2      2.7
 ``hyperbolic_sine``            0.51     1.7
 ``hyperbolic_cosine``          0.51     1.5
 ``inverse_hyperbolic_sine``    0.51     1.8

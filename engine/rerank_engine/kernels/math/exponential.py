@@ -25,6 +25,7 @@ from rerank_engine.kernels.math.formats import (
     integer_like,
     is_unordered,
     polynomial,
+    short_polynomial,
     to_bits,
 )
 
@@ -41,6 +42,8 @@ class _Exponential:
         High part, whose product with k is exact, and low part.
     overflow_from
         The smallest number whose exponential is infinite.
+    finite_below
+        A little less, whose exponential's inverse is below the smallest normal number.
     underflow_below
         The smallest number whose exponential is normal.
     minus_one_below
@@ -53,6 +56,7 @@ class _Exponential:
 
     ln2: tuple[float, ...]
     overflow_from: float
+    finite_below: float
     underflow_below: float
     minus_one_below: float
     series: tuple[float, ...]
@@ -63,6 +67,7 @@ _BY_FORMAT: dict[FloatFormat, _Exponential] = {
     FLOAT32: _Exponential(
         ln2=pieces(LN2, (15,)),
         overflow_from=88.72283935546875,
+        finite_below=88.0,
         underflow_below=-87.33654022216797,
         minus_one_below=-20.0,
         series=(
@@ -85,6 +90,7 @@ _BY_FORMAT: dict[FloatFormat, _Exponential] = {
     FLOAT64: _Exponential(
         ln2=pieces(LN2, (40,)),
         overflow_from=709.7827128933841,
+        finite_below=709.0,
         underflow_below=-708.3964185322641,
         minus_one_below=-40.0,
         series=(
@@ -190,10 +196,23 @@ def exponential_minus_one(e: Emitter, x: ir.Value) -> ir.Value:
     return b.select(is_unordered(e, x), x, copy_sign(e, value, x))
 
 
+def one_plus_exponential(e: Emitter, x: ir.Value) -> ir.Value:
+    """``1 + e**x`` where that is finite and ``e**x`` is normal, by a short chain; anything elsewhere; NaN stays."""
+    b, kind = e.b, format_of(x)
+    rest, _, k = _reduce(e, x)
+    series = short_polynomial(e, rest, _BY_FORMAT[kind].series)
+    less_one = e.fma(series, b.fmul(rest, rest), rest)
+    bits = b.add(b.shl(k, integer_like(e, x, kind.mantissa_bits)), integer_like(e, x, kind.bits_of_one))
+    scale = b.bitcast(bits, x.type)
+    return e.fma(scale, less_one, b.fadd(scale, e.like(x, 1.0)))
+
+
 def sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
     """``1 / (1 + exp(-x))``; zero where that is below the smallest normal number."""
-    one = e.like(x, 1.0)
-    return e.b.fdiv(one, e.b.fadd(one, exponential(e, negative(e, x))))
+    limits = _BY_FORMAT[format_of(x)]
+    # Beyond these limits the result is 1, or below the smallest normal number.
+    inside = clamp(e, negative(e, x), limits.underflow_below, limits.finite_below)
+    return e.b.fdiv(e.like(x, 1.0), one_plus_exponential(e, inside))
 
 
 def half_exponential(e: Emitter, x: ir.Value) -> ir.Value:

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from rerank_engine.codegen.emitter import Emitter
 from rerank_engine.kernels.math.basic import absolute, negative, square_root
-from rerank_engine.kernels.math.exponential import exponential, exponential_minus_one, half_exponential
+from rerank_engine.kernels.math.exponential import exponential_minus_one, half_exponential, one_plus_exponential
 from rerank_engine.kernels.math.formats import FLOAT64, copy_sign, format_of, polynomial, through_double
 from rerank_engine.kernels.math.logarithm import logarithm_one_plus
 
@@ -26,6 +26,9 @@ _TANH_SERIES = (
 """``(tanh(x) - x) / x**3`` in ``x**2`` for ``|x| < 0.625``, float32."""
 
 _TANH_SERIES_BELOW = 0.625
+
+_TANH_IS_ONE_FROM = 10.0
+"""In float32."""
 
 _SINH_SERIES = (
     2.8483983624278064e-15,
@@ -52,8 +55,9 @@ def hyperbolic_tangent(e: Emitter, x: ir.Value) -> ir.Value:
         return copy_sign(e, b.fdiv(fallen, b.fadd(fallen, e.like(x, 2.0))), x)
     square = b.fmul(x, x)
     near = e.fma(b.fmul(polynomial(e, square, _TANH_SERIES), square), x, x)
-    grown = exponential(e, b.fadd(size, size))
-    far = b.fsub(e.like(x, 1.0), b.fdiv(e.like(x, 2.0), b.fadd(grown, e.like(x, 1.0))))
+    limit = e.like(x, _TANH_IS_ONE_FROM)
+    bounded = b.select(b.fcmp_ordered(">", size, limit), limit, size)
+    far = b.fsub(e.like(x, 1.0), b.fdiv(e.like(x, 2.0), one_plus_exponential(e, b.fadd(bounded, bounded))))
     value = b.select(b.fcmp_ordered("<", size, e.like(x, _TANH_SERIES_BELOW)), near, far)
     return copy_sign(e, value, x)
 
