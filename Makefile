@@ -23,12 +23,14 @@ $(BIN)/pip:
 
 $(READY_DEMO): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[simulator]'
+	$(BIN)/python -m rerank_features.compiler.build
 	@touch $@
 
 # PyTorch first and pinned, TensorFlow without GPU parts: otherwise they bring gigabytes of GPU libraries.
 $(READY_DEV): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet '$(TORCH)' $(TENSORFLOW)
 	$(BIN)/python -m pip install --quiet --editable '.[convert,train,simulator,dev]'
+	$(BIN)/python -m rerank_features.compiler.build
 	@touch $@ $(READY_DEMO)
 
 demo: $(READY_DEMO)  ## Replay real users, print lists and figures, write out/demo.html

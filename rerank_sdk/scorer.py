@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -16,19 +14,12 @@ from numpy.typing import NDArray
 from rerank_engine import load
 from rerank_engine.errors import ModelFileError, StoreError
 from rerank_engine.passes.expose_head import HEAD_INPUT
-from rerank_features import FeaturePipeline, FeatureSpec
+from rerank_features import FeaturePipeline
 from rerank_sdk.bundle import Bundle, check_fit
 from rerank_sdk.personal import Patch, PersonalisationResult
 from rerank_sdk.store import EventStore
 
 _MAX_PATCHES = 10_000
-_SLOW_START_S = 3.0
-_SLOW_START = (
-    "compiling the feature code, once after an installation: this takes some 15 seconds; later starts load what is"
-    " stored now"
-)
-
-_log = logging.getLogger("rerank_sdk")
 
 
 class Scorer:
@@ -56,7 +47,6 @@ class Scorer:
         self.engine = load(model, cache_dir=cache_dir)
         self.input_names = [value.name for value in model.inputs]
         self._score_name = model.outputs[0].name
-        _warm_up(spec)
 
     def score(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Score every candidate.
@@ -70,17 +60,6 @@ class Scorer:
         if not isinstance(result, dict):
             return result.reshape(-1), None
         return result[self._score_name].reshape(-1), result.get(HEAD_INPUT)
-
-
-def _warm_up(spec: FeatureSpec) -> None:
-    """Load the feature code now, so that no later call pays for it, and say so where it has to be compiled."""
-    patience = Timer(_SLOW_START_S, _log.warning, [_SLOW_START])
-    patience.daemon = True
-    patience.start()
-    try:
-        FeaturePipeline.warm_up(spec)
-    finally:
-        patience.cancel()
 
 
 @dataclass(frozen=True)

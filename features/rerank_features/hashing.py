@@ -11,7 +11,9 @@ References
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
+from unicodedata import normalize
 
 ITEM_FIELD = "item"
 """Field name under which item ids are hashed."""
@@ -56,6 +58,17 @@ def signed64(unsigned: int) -> int:
     (-1, 5)
     """
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
+
+
+def words_of(text: str) -> list[str]:
+    """Different words of a text in their order: compatibility forms unified (NFKC), case folded, letters and digits.
+
+    Examples
+    --------
+    >>> words_of("The cat, the CAT\u2019s 2nd hat")
+    ['the', 'cat', 's', '2nd', 'hat']
+    """
+    return list(dict.fromkeys(re.findall(r"\w+", normalize("NFKC", text).casefold())))
 
 
 def bucket(field: str, value: str, buckets: int) -> int:

@@ -23,7 +23,9 @@ True
 
 from __future__ import annotations
 
+import ctypes
 import json
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,14 +34,14 @@ from numpy.typing import NDArray
 
 from rerank_engine.errors import EventError
 from rerank_features import compiler as code
-from rerank_features.compiler import emission, kernels, tables
 from rerank_features.compiler.program import compile_spec
 from rerank_features.events import Event, Item, Request
-from rerank_features.hashing import hash64, signed64
+from rerank_features.hashing import hash64, signed64, words_of
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
 
 _NO_SCORES = np.empty(0, np.float64)
+_EVENT = struct.Struct("=6qd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +104,8 @@ class FeaturePipeline:
         self._other_kind = len(self._kinds)
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
-
-    @staticmethod
-    def warm_up(spec: FeatureSpec) -> None:
-        """Load, or compile, all code that pipelines of a spec ever need, on a small state that is thrown away.
-
-        After it no call of a pipeline compiles anything, also not the first one that grows a table or forgets.
-
-        Examples
-        --------
-        >>> FeaturePipeline.warm_up(FeatureSpec(name="feed"))
-        """
-        # More than one row: numpy calls an array with a single row contiguous, which would be other code.
-        pipeline = FeaturePipeline(spec.model_copy(update={"max_users": 2, "max_items": 3}))
-        items = [Item(id=str(number)) for number in range(4)]
-        pipeline.remember(items[:3])
-        pipeline.remember(items[3:])  # pushes one out
-        kinds = {kind for feature in (*spec.dense, *spec.sequences) for kind in getattr(feature, "kinds", ("click",))}
-        for user in ("a", "b", "c"):  # the last one pushes the first one out
-            for kind in sorted(kinds):
-                pipeline.update(Event(user=user, item="3", kind=kind, time_ms=0))
-        pipeline.emit(Request(user="c", candidates=items[1:], time_ms=0))
-        pipeline.forget("c")
-        state = pipeline._state
-        tables.fill_slot_table(state.table, state.slots, 0)
-        tables.fill_item_table(state.item_table, state.items, 0)
+        self._event = bytearray(8 * code.EVENT_CELLS)
+        self._event_address = ctypes.addressof(ctypes.c_char.from_buffer(self._event))
 
     @property
     def spec(self) -> FeatureSpec:
@@ -203,7 +182,7 @@ class FeaturePipeline:
         [0, 1]
         """
         rows = self._state.rows_of(as_items(items))
-        tables.touch_rows(self._state.items, self._state.meta, rows)
+        self._state.touch(rows)
         return rows.copy()
 
     def update(self, event: Event) -> bool:
@@ -239,31 +218,19 @@ class FeaturePipeline:
         item = event.item
         row = state.item_rows.get(item, -1)
         key = 0 if row >= 0 else item_key(item)
-        value = event.value
-        while not kernels.update(
+        value, position = event.value, event.position
+        _EVENT.pack_into(
+            self._event,
+            0,
             user,
             kind,
             row,
             key,
             event.time_ms,
+            -1 if position is None else position,
             0.0 if value is None else value,
-            program.gap_ms,
-            program.limits,
-            program.keys,
-            program.counters,
-            program.counter_kinds,
-            program.windows,
-            program.sequences,
-            program.sequence_kinds,
-            state.users,
-            state.slots,
-            state.table,
-            state.pool,
-            state.meta,
-            state.entries,
-            state.values,
-            state.items,
-        ):
+        )
+        while not state.code.update(state.address, self._event_address):
             state.grow_counters()
         return True
 
@@ -298,6 +265,7 @@ class FeaturePipeline:
         """
         program, state = self._program, self._state
         numbers, words = self._context(request)
+        matches = self._match_words(request)
         rows = state.rows_of(request.candidates)
         count = rows.size
         user = state.known_user_row(request.user)
@@ -311,39 +279,21 @@ class FeaturePipeline:
         embedding = np.empty((count if self._spec.embedding else 0, self._embedding_dim), np.float32)
         integers = np.zeros(program.buffer_sizes[0], np.int32)
         singles = np.zeros(program.buffer_sizes[1], np.float32)
-        emission.emit(
-            rows,
-            user,
-            now_ms,
-            program.gap_ms,
-            program.slot_columns,
-            scores,
-            numbers,
-            words,
-            program.keys,
-            program.windows,
-            program.features,
-            program.feature_numbers,
-            program.ids,
-            program.sequences,
-            program.sequence_ids,
-            state.users,
-            state.slots,
-            state.table,
-            state.pool,
-            state.meta,
-            state.entries,
-            state.values,
-            state.items,
-            state.item_table,
-            state.item_numbers,
-            state.embeddings,
-            dense,
-            ids,
-            embedding,
-            singles,
-            integers,
+        record = np.array(
+            [
+                *(
+                    part
+                    for array in (rows, scores, numbers, words, matches, singles, integers, dense, ids, embedding)
+                    for part in (array.ctypes.data, *array.shape)
+                ),
+                user,
+                now_ms,
+                *(0, 0, 0),
+            ],
+            np.int64,
         )
+        while not state.code.emit(state.address, record.ctypes.data):
+            state.grow_scratch(record[code.REQUEST_NEEDS :].tolist())
         arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]] = {}
         if self._spec.dense:
             arrays["dense"] = dense
@@ -376,6 +326,7 @@ class FeaturePipeline:
         >>> FeaturePipeline(FeatureSpec(name="feed")).forget("u")
         """
         self._state.forget(user)
+        self._event[:] = bytes(len(self._event))
 
     def reset(self) -> None:
         """Forget all users and all items.
@@ -385,6 +336,18 @@ class FeaturePipeline:
         >>> FeaturePipeline(FeatureSpec(name="feed")).reset()
         """
         self._state.reset()
+
+    def _match_words(self, request: Request) -> NDArray[np.int64]:
+        """Hashed words of the request, for each feature that compares them with an item's; 0 behind the last."""
+        found: list[int] = []
+        for context, field, width in self._program.matches:
+            value = request.context.get(context)
+            listed: list[str] = []
+            if value is not None:
+                text = value if isinstance(value, str) else json.dumps(value)
+                listed = words_of(text)[:width] if context in self._spec.context.text else [text]
+            found += [self._state.word(field, one) for one in listed] + [0] * (width - len(listed))
+        return np.array(found, np.int64)
 
     def _context(self, request: Request) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Declared numbers, NaN for missing, and hashed words, 0 for missing."""

@@ -25,94 +25,84 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from rerank_engine.errors import SpecError
-from rerank_features.events import Kind
-from rerank_features.hashing import ITEM_FIELD, MAX_FIELD_BYTES
+from rerank_features.dense import (
+    ContextMatch,
+    ContextNumeric,
+    Count,
+    DenseFeature,
+    HistoryCount,
+    HistoryDistinct,
+    HistoryMatch,
+    HistoryNumber,
+    HistoryStreak,
+    ItemAge,
+    ItemNumeric,
+    ListShare,
+    ListSize,
+    LocalTime,
+    MeanValue,
+    Rate,
+    ServerRank,
+    ServerScore,
+    Similarity,
+    TimeSince,
+)
+from rerank_features.parts import (
+    MAX_WINDOW_S,
+    USER_KEY,
+    Buckets,
+    Decay,
+    FieldName,
+    Fields,
+    Flag,
+    Kinds,
+    Label,
+    Part,
+    Positive,
+    distinct,
+)
+from rerank_features.spec_check import check_spec
+from rerank_features.toml_text import toml_text
 
-USER_KEY = "user"
-"""The key under which all of a user's events count."""
-
-MAX_WINDOW_S = 3_155_760_000.0
-"""Longest window: a hundred years."""
-
-_HINTS = {
-    "kinds": "list event kinds, lower-case identifiers such as 'click'",
-    "of": "list event kinds, lower-case identifiers such as 'impression'",
-    "reduce": "leave it out for the default",
-    "buckets": "give a whole number from 2 to 2147483647; id 0 is kept for 'missing'",
-    "length": "give how many events to keep, from 1 to 100000",
-    "multi_categorical": "give field = most words kept, for example {genres = 4}",
-}
-
-
-def _field_name(name: str) -> str:
-    if not 1 <= len(name.encode()) <= MAX_FIELD_BYTES:
-        raise ValueError(f"a field name has 1 to {MAX_FIELD_BYTES} bytes of UTF-8, got {name!r}; shorten it")
-    if name in (ITEM_FIELD, USER_KEY):
-        raise ValueError(f"{name!r} is a reserved word and cannot name a field; rename the field")
-    return name
-
-
-def _label(name: str) -> str:
-    if not 1 <= len(name.encode()) <= 128:
-        raise ValueError(f"a name has 1 to 128 bytes of UTF-8, got {name!r}; shorten it")
-    return name
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"{name!r} is listed twice; drop one of them")
-    return names
-
-
-def _window(window: object) -> float | str:
-    if isinstance(window, str) and window in ("session", "ever"):
-        return window
-    if isinstance(window, int | float) and not isinstance(window, bool) and 0 < window <= MAX_WINDOW_S:
-        return float(window)
-    raise ValueError(f"expected seconds above 0 and up to {MAX_WINDOW_S:.0f}, 'session' or 'ever', got {window!r}")
-
-
-FieldName = Annotated[str, AfterValidator(_field_name)]
-Fields = Annotated[tuple[FieldName, ...], AfterValidator(_distinct)]
-Label = Annotated[str, AfterValidator(_label)]
-Kinds = Annotated[tuple[Kind, ...], Field(min_length=1), AfterValidator(_distinct)]
-Window = Annotated[float | Literal["session", "ever"], BeforeValidator(_window)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
-NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
-Flag = Annotated[bool, Field(strict=True)]
-Buckets = Annotated[int, Field(strict=True, ge=2, le=2**31 - 1)]
-Transform = Literal["none", "log1p", "standardize", "reciprocal", "affine"]
-Reduce = Literal["sum", "mean", "max"]
-
-
-class _Part(BaseModel):
-    """Common rules: unknown options are refused, values never change, errors are ours."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def __init__(self, /, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise SpecError(_explain(type(self), data, error)) from None
+__all__ = [
+    "USER_KEY",
+    "ContextFields",
+    "ContextMatch",
+    "ContextNumeric",
+    "Count",
+    "Decay",
+    "DenseFeature",
+    "FeatureSpec",
+    "HistoryCount",
+    "HistoryDistinct",
+    "HistoryMatch",
+    "HistoryNumber",
+    "HistoryStreak",
+    "IdFeature",
+    "ItemAge",
+    "ItemFields",
+    "ItemNumeric",
+    "ListShare",
+    "ListSize",
+    "LocalTime",
+    "MeanValue",
+    "Rate",
+    "SequenceAction",
+    "SequenceFeature",
+    "SequenceId",
+    "ServerRank",
+    "ServerScore",
+    "Similarity",
+    "TimeSince",
+]
 
 
-class ItemFields(_Part):
+class ItemFields(Part):
     """What the pipeline remembers of an item; fields that are not declared are ignored.
 
     Attributes
@@ -123,6 +113,9 @@ class ItemFields(_Part):
         Fields with several words, and how many different ones are kept for an item: the first so many.
     numeric
         Fields with a number.
+    text
+        Categorical fields that hold a text, and how many different words of it are kept: the first so many, in lower
+        case, cut at everything that is no letter or digit. Where a field is asked for, the words are its values.
     embedding_dim
         Length of the embedding, 0 when items have none.
 
@@ -135,11 +128,19 @@ class ItemFields(_Part):
     categorical: Fields = ()
     multi_categorical: dict[FieldName, Annotated[int, Field(strict=True, ge=1, le=1024)]] = Field(default_factory=dict)
     numeric: Fields = ()
+    text: dict[FieldName, Annotated[int, Field(strict=True, ge=1, le=1024)]] = Field(default_factory=dict)
     embedding_dim: Annotated[int, Field(strict=True, ge=0, le=65536)] = 0
 
 
-class ContextFields(_Part):
+class ContextFields(Part):
     """What the pipeline reads from ``Request.context``; other facts are ignored.
+
+    Attributes
+    ----------
+    numeric, categorical
+        Fields with a number, and with one word.
+    text
+        Fields that hold a text, and how many different words of it are read, as in :class:`ItemFields`.
 
     Examples
     --------
@@ -149,223 +150,10 @@ class ContextFields(_Part):
 
     numeric: Fields = ()
     categorical: Fields = ()
+    text: dict[FieldName, Annotated[int, Field(strict=True, ge=1, le=1024)]] = Field(default_factory=dict)
 
 
-class _Dense(_Part):
-    """One column of the array ``dense``.
-
-    Attributes
-    ----------
-    name
-        Name of the column.
-    transform
-        Applied to the finished column ``x``: ``none``; ``log1p``, sign(x) log(1 + abs(x)); ``standardize``,
-        minus the mean and divided by the population standard deviation of this list, all 0 where that is 0
-        (or at most 1e-9 of the largest magnitude); ``reciprocal``, 1 / (1 + abs(x)); ``affine``,
-        (x - mean) / scale.
-    mean, scale
-        Of ``affine`` only; 0 and 1 when left out.
-    group
-        Label under which the column counts when reasons are reported; the name when left out.
-    """
-
-    name: Label
-    transform: Transform = "none"
-    mean: Number | None = None
-    scale: Number | None = None
-    group: Label | None = None
-
-    @model_validator(mode="after")
-    def _affine(self) -> _Dense:
-        if self.transform != "affine" and (self.mean is not None or self.scale is not None):
-            raise ValueError(f"mean and scale belong to transform = 'affine', got {self.transform!r}; drop them")
-        if self.scale is not None and abs(self.scale) < 1e-30:
-            raise ValueError(f"scale must be at least 1e-30 in magnitude, got {self.scale}; it divides")
-        return self
-
-    @property
-    def label(self) -> str:
-        """The group, or the name when there is none."""
-        return self.name if self.group is None else self.group
-
-
-class ServerScore(_Dense):
-    """The server's score of the candidate; 0 when the request has none."""
-
-    kind: Literal["server_score"] = "server_score"
-
-
-class ServerRank(_Dense):
-    """The candidate's place in the server's order, from 0."""
-
-    kind: Literal["server_rank"] = "server_rank"
-
-
-class ItemNumeric(_Dense):
-    """A number of the item; ``default`` when the item has none."""
-
-    kind: Literal["item_numeric"] = "item_numeric"
-    field: FieldName
-    default: Number = 0.0
-
-
-class ContextNumeric(_Dense):
-    """A number of the request's context; ``default`` when the context has none."""
-
-    kind: Literal["context_numeric"] = "context_numeric"
-    field: FieldName
-    default: Number = 0.0
-
-
-class _Keyed(_Dense):
-    """A feature over the user's events that share a key with the candidate.
-
-    Attributes
-    ----------
-    key
-        ``user``: all the user's events; ``item``: those with the candidate; or a categorical or
-        multi-categorical item field: those with items of the same value. With a multi-categorical field an
-        event counts once for each value of its item, and the feature is reduced over the candidate's values.
-    kinds
-        Which events.
-    """
-
-    key: str
-    kinds: Kinds
-
-
-class Count(_Keyed):
-    """Number of the user's events within the window.
-
-    Attributes
-    ----------
-    window
-        Seconds, ``session`` or ``ever``. A window of W seconds is kept in 16 buckets whose width is W/15
-        rounded up to milliseconds: it covers the events of at least the last W seconds and of at most 16
-        widths, which is W (1 + 1/15) but for the rounding.
-        ``session``: the user's current session, see ``FeatureSpec.session_gap_s``.
-    weight
-        ``one`` counts events; ``value`` sums their values, where an event without one adds 0. Values are
-        summed in whole multiples of 2**-20, clipped to 2**31 in magnitude, so that a sum does not depend on
-        the order; a bucket's sum saturates at 2**38.
-    reduce
-        Over the values of a multi-categorical key: ``sum`` (the default), ``mean`` or ``max``; 0 over none.
-
-    Examples
-    --------
-    >>> Count(name="clicks_1h", key="item", kinds=["click"], window=3600).weight
-    'one'
-    """
-
-    kind: Literal["count"] = "count"
-    window: Window
-    weight: Literal["one", "value"] = "one"
-    reduce: Reduce | None = None
-
-
-class Rate(_Keyed):
-    """Smoothed rate: (count(kinds) + prior * prior_rate) / (count(of) + prior), prior_rate for a division by 0.
-
-    Attributes
-    ----------
-    of
-        The events in the denominator.
-    window
-        As in :class:`Count`.
-    prior, prior_rate
-        How many events the prior weighs, and its rate.
-    reduce
-        Over the values of a multi-categorical key: ``mean`` (the default), ``sum`` or ``max``; over none as
-        without any event.
-
-    Examples
-    --------
-    >>> Rate(name="ctr", key="item", kinds=["click"], of=["impression"], window="ever").prior
-    1.0
-    """
-
-    kind: Literal["rate"] = "rate"
-    of: Kinds
-    window: Window
-    prior: NotNegative = 1.0
-    prior_rate: Number = 0.0
-    reduce: Reduce | None = None
-
-
-class MeanValue(_Keyed):
-    """Smoothed mean: (sum of values + prior * prior_value) / (count + prior), prior_value for a division by 0.
-
-    Attributes
-    ----------
-    window
-        As in :class:`Count`; so are the values' precision and range.
-    prior, prior_value
-        How many events the prior weighs, and its value.
-    reduce
-        As in :class:`Rate`.
-
-    Examples
-    --------
-    >>> MeanValue(name="dwell", key="item", kinds=["dwell"], window="session", prior_value=3).prior_value
-    3.0
-    """
-
-    kind: Literal["mean_value"] = "mean_value"
-    window: Window
-    prior: NotNegative = 1.0
-    prior_value: Number = 0.0
-    reduce: Reduce | None = None
-
-
-class TimeSince(_Keyed):
-    """Seconds since the last such event, at most ``cap_s``, which also stands for "never".
-
-    With a multi-categorical key: the shortest over the candidate's values.
-
-    Examples
-    --------
-    >>> TimeSince(name="idle_s", key="user", kinds=["click"]).cap_s
-    2592000.0
-    """
-
-    kind: Literal["time_since"] = "time_since"
-    cap_s: Positive = 2_592_000.0
-
-
-class Similarity(_Dense):
-    """The candidate's embedding against the embeddings of a sequence; 0 where either side has none.
-
-    Attributes
-    ----------
-    sequence
-        Name of a declared sequence; its entries whose item has an embedding take part.
-    reduce
-        ``mean`` or ``max`` over the entries, or ``last``: the newest of them alone.
-    metric
-        ``dot`` or ``cosine``.
-    weighted
-        Weigh each entry by its event's value v: the mean becomes sum(v s) / sum(abs(v)), 0 where all are 0;
-        maximum and last are taken of v s.
-
-    Examples
-    --------
-    >>> Similarity(name="taste", sequence="clicks").metric
-    'cosine'
-    """
-
-    kind: Literal["similarity"] = "similarity"
-    sequence: Label
-    reduce: Literal["mean", "max", "last"] = "mean"
-    metric: Literal["dot", "cosine"] = "cosine"
-    weighted: Flag = False
-
-
-DenseFeature = (
-    ServerScore | ServerRank | ItemNumeric | ContextNumeric | Count | Rate | MeanValue | TimeSince | Similarity
-)
-
-
-class IdFeature(_Part):
+class IdFeature(Part):
     """Columns of the array ``ids``: :func:`~rerank_features.hashing.bucket` of the value, 0 for missing.
 
     Attributes
@@ -373,7 +161,9 @@ class IdFeature(_Part):
     field
         ``item``, an item's categorical or multi-categorical field, or a categorical field of the context.
     buckets
-        Size of the embedding table, the row of "missing" included.
+        Size of the embedding table, the row of "missing" included. Left out with a vocabulary.
+    vocabulary
+        The words that have a row of their own: row 2 for the first, and so on; row 1 is every other word's.
     width
         Number of columns of a multi-categorical field; as many as values are kept when left out.
 
@@ -381,16 +171,34 @@ class IdFeature(_Part):
     --------
     >>> IdFeature(name="language", field="language", buckets=100).width is None
     True
+    >>> IdFeature(name="device", field="device", vocabulary=["phone", "tablet"]).rows
+    4
     """
 
     name: Label
     field: str
-    buckets: Buckets
+    buckets: Buckets | None = None
+    vocabulary: tuple[str, ...] | None = None
     width: Annotated[int, Field(strict=True, ge=1)] | None = None
 
+    @model_validator(mode="after")
+    def _size(self) -> IdFeature:
+        if (self.buckets is None) == (self.vocabulary is None):
+            raise ValueError("give buckets for hashing, or a vocabulary; one of them")
+        if self.vocabulary is not None and len(set(self.vocabulary)) != len(self.vocabulary):
+            raise ValueError("a word is in the vocabulary twice; drop one of them")
+        return self
 
-class SequenceId(_Part):
-    """A column of a sequence's ids: ``item`` or an item field; of a multi-categorical field the first value.
+    @property
+    def rows(self) -> int:
+        """Rows that the embedding table needs."""
+        return self.buckets if self.buckets is not None else len(self.vocabulary or ()) + 2
+
+
+class SequenceId(Part):
+    """A column of a sequence's ids: ``item`` or an item field; of several values the first.
+
+    ``kind`` is the kind of the event: 1 for the first of the sequence's kinds; its buckets must be one more than these.
 
     Examples
     --------
@@ -402,26 +210,64 @@ class SequenceId(_Part):
     buckets: Buckets
 
 
-class SequenceFeature(_Part):
+SequenceColumn = Literal["value", "log_value", "log_age_s", "log_gap_s", "log_position"]
+
+
+class SequenceAction(Part):
+    """What followed an entry: later events of the same item, from another sequence, as one more column of ``dense``.
+
+    Attributes
+    ----------
+    sequence
+        Where the events are looked for: among its entries.
+    kinds
+        Which of them; all of the sequence's kinds when left out.
+    within_s
+        Not later than so many seconds after the entry, and before the next entry of the same item.
+    reduce
+        ``count``, ``value_sum``, or ``log_delay_s``: log(1 + seconds to the first of them), 0 where there is none.
+
+    Examples
+    --------
+    >>> SequenceAction(sequence="actions", kinds=["dwell"], within_s=600, reduce="value_sum").reduce
+    'value_sum'
+    """
+
+    sequence: Label
+    kinds: Kinds | None = None
+    within_s: Positive
+    reduce: Literal["count", "value_sum", "log_delay_s"] = "count"
+
+
+class SequenceFeature(Part):
     """The user's last events of some kinds, newest first, padded with zeros.
 
     Attributes
     ----------
     name
         Prefix of the arrays: ``<name>_ids`` (T, len(ids)) int32, ``<name>_embedding`` (T, E) float32,
-        ``<name>_dense`` (T, 2) float32 with the event's value (0 for none) and log(1 + age in seconds), and
-        ``<name>_mask`` (T,) float32, 1 for an event and 0 for padding.
+        ``<name>_dense`` (T, D) float32, and ``<name>_mask`` (T,) float32, 1 for an event and 0 for padding.
     kinds
         Which events.
     length
         T.
-    ids, embedding, dense
+    ids, embedding
         Which arrays are emitted besides the mask.
+    dense
+        Emit ``<name>_dense``: the columns, then the actions.
+    columns
+        ``value`` of the event (0 for none), ``log_value``: sign(v) log(1 + abs(v)), ``log_age_s``: log(1 + age in
+        seconds), ``log_gap_s``: the same of the seconds since the entry before it (0 for the oldest),
+        ``log_position``: log(2 + position), 0 where the event has none.
+    actions
+        What followed each entry.
+    emit
+        Whether there are arrays at all; a sequence that only other features read needs none.
 
     Examples
     --------
-    >>> SequenceFeature(name="clicks", kinds=["click"], length=50, dense=True).ids
-    ()
+    >>> SequenceFeature(name="clicks", kinds=["click"], length=50, dense=True).columns
+    ('value', 'log_age_s')
     """
 
     name: Label
@@ -430,9 +276,17 @@ class SequenceFeature(_Part):
     ids: tuple[SequenceId, ...] = ()
     embedding: Flag = False
     dense: Flag = False
+    columns: Annotated[tuple[SequenceColumn, ...], AfterValidator(distinct)] = ("value", "log_age_s")
+    actions: tuple[SequenceAction, ...] = ()
+    emit: Flag = True
+
+    @property
+    def dense_width(self) -> int:
+        """D."""
+        return len(self.columns) + len(self.actions)
 
 
-class FeatureSpec(_Part):
+class FeatureSpec(Part):
     """Which arrays a request becomes, and from what.
 
     Attributes
@@ -445,6 +299,9 @@ class FeatureSpec(_Part):
         event, the current session is empty.
     max_users, max_items
         Remembered at most; the least recently used go first.
+    max_counters
+        Values of keys that are counted at most, over all users: one for each user and item, for example. Beyond that
+        the value whose last event came in longest ago is given up, and counts from nothing when it comes again.
     items, context
         What items and requests carry.
     dense
@@ -466,7 +323,7 @@ class FeatureSpec(_Part):
     --------
     >>> clicks = Count(name="clicks", key="user", kinds=["click"], window="session")
     >>> FeatureSpec(name="feed", dense=[clicks]).content_hash()[:12]
-    '14a255b1e196'
+    'd7613d29672b'
     >>> FeatureSpec(name="feed", dense=[{"kind": "item_numeric", "name": "price", "field": "price"}])
     Traceback (most recent call last):
     ...
@@ -478,6 +335,7 @@ class FeatureSpec(_Part):
     session_gap_s: Annotated[float, Field(strict=True, gt=0, le=MAX_WINDOW_S)] = 1800.0
     max_users: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 10_000
     max_items: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 100_000
+    max_counters: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1_000_000
     embedding: Flag = False
     items: ItemFields = ItemFields()
     context: ContextFields = ContextFields()
@@ -487,7 +345,7 @@ class FeatureSpec(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureSpec:
-        _check(self)
+        check_spec(self)
         return self
 
     @classmethod
@@ -533,7 +391,7 @@ class FeatureSpec(_Part):
         >>> print(FeatureSpec(name="feed").to_toml().splitlines()[0])
         name = "feed"
         """
-        return _toml(self.model_dump(exclude_none=True))
+        return toml_text(self.model_dump(exclude_none=True))
 
     def content_hash(self) -> str:
         """SHA-256 of the spec's canonical JSON, in hexadecimal: equal for specs that are equal.
@@ -545,159 +403,3 @@ class FeatureSpec(_Part):
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _check(spec: FeatureSpec) -> None:
-    """Everything that concerns more than one part."""
-    items, context = spec.items, spec.context
-    single, multi = items.categorical, items.multi_categorical
-    for field in multi:
-        if field in single:
-            raise SpecError(f"items: field {field!r} is both categorical and multi_categorical; keep one")
-    for field in context.categorical:
-        if field in single or field in multi:
-            raise SpecError(f"context: categorical field {field!r} is also an item field; rename one of them")
-    for what, names in (
-        ("feature", [feature.name for feature in spec.dense]),
-        ("id feature", [feature.name for feature in spec.ids]),
-        ("sequence", [sequence.name for sequence in spec.sequences]),
-    ):
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise SpecError(f"{what} {name!r}: the name is used twice; give each {what} a name of its own")
-    words = (ITEM_FIELD, *single, *multi)
-    for feature in spec.dense:
-        where = f"feature {feature.name!r}"
-        if isinstance(feature, ItemNumeric):
-            _declared(where, "field", feature.field, items.numeric, "items.numeric")
-        elif isinstance(feature, ContextNumeric):
-            _declared(where, "field", feature.field, context.numeric, "context.numeric")
-        elif isinstance(feature, _Keyed):
-            _declared(where, "key", feature.key, (USER_KEY, *words), "items, beside 'user' and 'item'")
-            if isinstance(feature, Count | Rate | MeanValue) and feature.reduce and feature.key not in multi:
-                raise SpecError(
-                    f"{where}: reduce = {feature.reduce!r} is for a multi-categorical key, but key "
-                    f"{feature.key!r} has one value; leave it out"
-                )
-        elif isinstance(feature, Similarity):
-            names = [sequence.name for sequence in spec.sequences]
-            _declared(where, "sequence", feature.sequence, names, "sequences")
-            _needs_embedding(where, "kind = 'similarity'", items)
-    for column in spec.ids:
-        where = f"id feature {column.name!r}"
-        _declared(where, "field", column.field, (*words, *context.categorical), "items or context, beside 'item'")
-        if column.width is not None and column.width > multi.get(column.field, 0):
-            raise SpecError(
-                f"{where}: width = {column.width} but field {column.field!r} keeps "
-                + (f"{multi[column.field]} values; lower it" if column.field in multi else "one value; leave it out")
-            )
-    for sequence in spec.sequences:
-        where = f"sequence {sequence.name!r}"
-        for part in sequence.ids:
-            _declared(where, "ids field", part.field, words, "items, beside 'item'")
-        if sequence.embedding:
-            _needs_embedding(where, "embedding = true", items)
-    if spec.embedding:
-        _needs_embedding("the spec", "embedding = true", items)
-
-
-def _declared(where: str, what: str, name: str, known: tuple[str, ...] | list[str], place: str) -> None:
-    if name not in known:
-        listed = ", ".join(repr(one) for one in known) or "nothing"
-        raise SpecError(
-            f"{where}: {what} {name!r} is not declared under {place} (declared: {listed}); "
-            "declare it there, or correct the name"
-        )
-
-
-def _needs_embedding(where: str, what: str, items: ItemFields) -> None:
-    if items.embedding_dim == 0:
-        raise SpecError(f"{where}: {what} needs item embeddings, but items.embedding_dim is 0; set their length there")
-
-
-def _explain(model: type[BaseModel], data: dict[str, Any], error: ValidationError) -> str:
-    """One line: which feature, which field, what is wrong, what came, and the way out."""
-    parts = []
-    for problem in error.errors(include_url=False)[:3]:
-        location, cause = problem["loc"], problem.get("ctx", {}).get("error")
-        if isinstance(cause, SpecError):  # of a nested part, which has named itself, or of _check
-            parts.append(str(cause))
-            continue
-        field = ".".join(str(step) for step in location)
-        came = repr(problem.get("input"))
-        came = came if len(came) <= 80 else came[:80] + "…"
-        if problem["type"] == "extra_forbidden":
-            known = ", ".join(name for name in model.model_fields if name != "kind")
-            text = f"unknown option {field!r}; the options are {known}"
-        elif problem["type"] == "missing":
-            text = f"{field!r} is missing; add it"
-        elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-            part = problem.get("input")
-            name, kind = (part.get("name"), part.get("kind")) if isinstance(part, dict) else (None, part)
-            text = f"feature {name!r}: unknown kind {kind!r}; use one of {_DENSE_KINDS}"
-        elif cause is not None:
-            text = f"{field}: {cause}" if field else str(cause)
-        else:
-            hint = _HINTS.get(str(location[0]) if location else "", "correct the value")
-            if isinstance(problem.get("input"), dict) and problem["type"] == "tuple_type":
-                hint = f"write [[{field}]] for each of several"
-            message = problem["msg"].replace("valid tuple", "list").replace("valid dictionary", "table")
-            text = f"{field}: {message}, got {came}; {hint}"
-        parts.append(text)
-    more = error.error_count() - len(parts)
-    text = "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-    if model is FeatureSpec:
-        return text if isinstance(error.errors()[0].get("ctx", {}).get("error"), SpecError) else f"feature spec: {text}"
-    title = {SequenceFeature: "sequence", IdFeature: "id feature"}.get(model, "feature")
-    return f"{title} {data['name']!r}: {text}" if "name" in data else f"{model.__name__}: {text}"
-
-
-_DENSE_KINDS = ", ".join(
-    (
-        "server_score",
-        "server_rank",
-        "item_numeric",
-        "context_numeric",
-        "count",
-        "rate",
-        "mean_value",
-        "time_since",
-        "similarity",
-    )
-)
-
-
-def _toml(data: dict[str, Any]) -> str:
-    """Tables of plain values: scalars and arrays first, then tables, then arrays of tables."""
-    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in data.items() if not _is_table(value)]
-    for key, value in data.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{_toml_key(key)}]"]
-            lines += [f"{_toml_key(name)} = {_toml_value(part)}" for name, part in value.items()]
-        elif _is_table(value):
-            for table in value:
-                lines += ["", f"[[{_toml_key(key)}]]"]
-                lines += [f"{_toml_key(name)} = {_toml_value(part)}" for name, part in table.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict) or (isinstance(value, tuple) and bool(value) and isinstance(value[0], dict))
-
-
-def _toml_key(key: str) -> str:
-    bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if bare else _toml_value(key)
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_value(part) for part in value) + "]"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's; JSON leaves DEL as it is, TOML does not allow it
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

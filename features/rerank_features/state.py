@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from rerank_engine.errors import EventError, InputError
 from rerank_features import compiler as code
-from rerank_features.compiler import kernels, tables
+from rerank_features.compiler.machine import functions
 from rerank_features.compiler.program import Program
-from rerank_features.compiler.similarity import store_inverse_norms
 from rerank_features.events import Item
-from rerank_features.hashing import ITEM_FIELD, hash64, signed64
+from rerank_features.hashing import ITEM_FIELD, hash64, signed64, words_of
 from rerank_features.spec import FeatureSpec
 
 _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
@@ -51,27 +50,33 @@ class FlatState:
     def __init__(self, spec: FeatureSpec, program: Program) -> None:
         self.spec = spec
         self.program = program
+        self.code = functions()
+        self._cells = np.zeros(code.TABLE_CELLS, np.int64)
+        self.address = self._cells.ctypes.data
+        self._cells[code.AT_GAP_MS], self._cells[code.AT_SLOT_COLUMNS] = program.gap_ms, program.slot_columns
         self._words: dict[tuple[str, str], int] = {}
         self._categorical = [(field, program.item_columns[field][0]) for field in spec.items.categorical]
         self._multi = [(field, *program.item_columns[field]) for field in spec.items.multi_categorical]
+        self._text = [(field, *program.item_columns[field]) for field in spec.items.text]
         self.reset()
 
     def reset(self) -> None:
         """Back to the empty state."""
         spec, program = self.spec, self.program
-        user_count, item_count = min(_FIRST_USERS, spec.max_users), min(_FIRST_ITEMS, spec.max_items)
+        user_count, item_count = 1 + min(_FIRST_USERS, spec.max_users), min(_FIRST_ITEMS, spec.max_items)
         counters = program.counters.shape[0]
         self.user_rows: dict[str, int] = {}  # in the order of use, the least recent first
-        self.user_count = 0
+        self.user_count = 1 + code.EVERYONE
         self._free_users: list[int] = []
         self.users = _new_users(user_count, code.USER_SEQUENCES + 2 * program.sequences.shape[0])
-        self.entries = np.zeros((user_count, 2 * program.entry_count), np.int64)
+        self.entries = np.zeros((user_count, code.ENTRY_CELLS * program.entry_count), np.int64)
         self.values = np.zeros((user_count, program.entry_count), np.float64)
         self.slots = np.full((max(_FIRST_SLOTS, 2 * int(program.limits[0])), program.slot_width), -1, np.int64)
         self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
         self.pool = np.zeros(max(_FIRST_CELLS, 2 * int(program.limits[1])), np.int64)
         self.meta = np.full(code.META_FREE_BLOCKS + counters, -1, np.int64)
-        self.meta[[code.META_SLOTS, code.META_FREE_SLOTS, code.META_POOL, code.META_TICK]] = 0
+        counted = [code.META_SLOTS, code.META_FREE_SLOTS, code.META_POOL, code.META_TICK, code.META_EVICTED]
+        self.meta[counted] = 0
         self.item_rows: dict[str, int] = {}
         self._item_at: list[Item] = []
         self._row_of_object: dict[int, int] = {}
@@ -80,6 +85,17 @@ class FlatState:
         self.item_table = np.zeros(_table_size(item_count), np.int64)
         self.item_numbers = np.zeros((item_count, code.ITEM_NUMERIC + len(spec.items.numeric)), np.float64)
         self.embeddings = np.zeros((item_count, spec.items.embedding_dim), np.float32)
+        self.scratch_ints = np.zeros(0, np.int64)
+        self.scratch_floats = np.zeros(0, np.float64)
+        self.scratch_singles = np.zeros(0, np.float32)
+        self.bind()
+
+    def bind(self) -> None:
+        """Tell the machine code where the arrays lie; after any of them was replaced."""
+        for cell, name in zip(range(0, code.AT_NUMBERS, 3), code.ARRAYS, strict=True):
+            array = getattr(self.program if hasattr(self.program, name) else self, name)
+            self._cells[cell] = array.ctypes.data
+            self._cells[cell + 1 : cell + 1 + array.ndim] = array.shape
 
     # ---- users
 
@@ -111,39 +127,40 @@ class FlatState:
         row = self.user_rows.pop(user, -1)
         if row < 0:
             return
-        kernels.forget_user(
-            row,
-            self.program.keys,
-            self.program.counters,
-            self.users,
-            self.slots,
-            self.table,
-            self.pool,
-            self.meta,
-            self.entries,
-            self.values,
-        )
+        self.code.forget_user(self.address, row)
+        for scratch in (self.scratch_ints, self.scratch_floats, self.scratch_singles):
+            scratch.fill(0)
         self._free_users.append(row)
 
     def _grow_users(self) -> None:
         old = self.users.shape[0]
-        new = min(2 * old, self.spec.max_users)
+        new = min(2 * old, 1 + self.spec.max_users)
         users = _new_users(new, self.users.shape[1])
         users[:old] = self.users
         self.users = users
         self.entries = _longer(self.entries, new)
         self.values = _longer(self.values, new)
+        self.bind()
+
+    def grow_scratch(self, needs: Sequence[int]) -> None:
+        """Make room for an emission that takes so many integers, floats and single-precision floats."""
+        for name, count in zip(("scratch_ints", "scratch_floats", "scratch_singles"), needs, strict=True):
+            if getattr(self, name).size < count:
+                setattr(self, name, np.zeros(_round_up(count), getattr(self, name).dtype))
+        self.bind()
 
     def grow_counters(self) -> None:
         """Double whichever of slots and pool has no room for one more event."""
-        slots, cells = self.program.limits
+        slots, cells, _ = self.program.limits
         used = int(self.meta[code.META_SLOTS])
         if self.slots.shape[0] - used + self.meta[code.META_FREE_SLOTS] < slots:
             self.slots = _longer(self.slots, 2 * self.slots.shape[0], fill=-1)
             self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
-            tables.fill_slot_table(self.table, self.slots, used)
+            self.bind()
+            self.code.fill_slot_table(self.address)
         if self.pool.size - self.meta[code.META_POOL] < cells:
             self.pool = _longer(self.pool, 2 * self.pool.size)
+            self.bind()
 
     # ---- items
 
@@ -171,6 +188,10 @@ class FlatState:
             self._last = items, rows
         return rows
 
+    def touch(self, rows: NDArray[np.int32]) -> None:
+        """Mark item rows as used, the last of them most recently."""
+        self.code.touch_rows(self.address, rows.ctypes.data, rows.size)
+
     def _remember(self, items: Sequence[Item], found: Sequence[int | None]) -> None:
         """Store the items that were not ``found`` by identity; none of the items is pushed out for another."""
         changed: dict[str, tuple[Item, list[int], list[float], Sequence[float]]] = {}
@@ -193,7 +214,7 @@ class FlatState:
                 f"max_items = {self.spec.max_items}; raise max_items or send fewer candidates"
             )
         self._last = None
-        tables.touch_rows(self.items, self.meta, np.array(sorted(kept), np.int32))
+        self.touch(np.array(sorted(kept), np.int32))
         for row, item in same:
             self._identify(row, item)
         if changed:
@@ -217,15 +238,19 @@ class FlatState:
         words[0] = int(embedding is not None and items.embedding_dim > 0)
         for field, column in self._categorical:
             if field in item.categorical:
-                words[column - code.ITEM_HAS_EMBEDDING] = self._word(field, item.categorical[field])
+                words[column - code.ITEM_HAS_EMBEDDING] = self.word(field, item.categorical[field])
         for field, column, width in self._multi:
             distinct = dict.fromkeys(item.multi_categorical.get(field, ()))
             for j, value in enumerate(list(distinct)[:width]):
-                words[column - code.ITEM_HAS_EMBEDDING + j] = self._word(field, value)
+                words[column - code.ITEM_HAS_EMBEDDING + j] = self.word(field, value)
+        for field, column, width in self._text:
+            for j, value in enumerate(words_of(item.categorical.get(field, ""))[:width]):
+                words[column - code.ITEM_HAS_EMBEDDING + j] = self.word(field, value)
         numbers = [item.numeric.get(field, np.nan) for field in items.numeric]
         return words, numbers, embedding if embedding is not None and words[0] else ()
 
-    def _word(self, field: str, value: str) -> int:
+    def word(self, field: str, value: str) -> int:
+        """Hash of a field's value, as the state's columns hold it."""
         word = self._words.get((field, value))
         if word is None:
             if len(self._words) >= _CACHED_WORDS:
@@ -244,9 +269,9 @@ class FlatState:
         if row < self.spec.max_items:
             self._item_at.append(item)
         else:
-            row = int(tables.evict_oldest(self.items, self.meta, self.item_table))
+            row = self.code.evict_oldest(self.address)
             del self.item_rows[self._item_at[row].id]
-        tables.add_row(self.items, self.meta, self.item_table, row, signed64(hash64(ITEM_FIELD, name)))
+        self.code.add_row(self.address, row, item_key(name))
         self.item_rows[name] = row
 
     def _store(self, rows: NDArray[np.int32], parts: Sequence[tuple[list[int], list[float], Sequence[float]]]) -> None:
@@ -258,11 +283,7 @@ class FlatState:
             nothing = (0.0,) * self.spec.items.embedding_dim
             embeddings = np.array([embedding or nothing for _, _, embedding in parts], np.float64)
             self.embeddings[rows] = np.clip(embeddings, -code.MAX_EMBEDDING, code.MAX_EMBEDDING)
-            has_embedding, norms = (
-                self.items[:, code.ITEM_HAS_EMBEDDING],
-                self.item_numbers[:, code.ITEM_INVERSE_NORM],
-            )
-            store_inverse_norms(self.embeddings, has_embedding, norms, rows)
+            self.code.store_inverse_norms(self.address, rows.ctypes.data, rows.size)
 
     def _grow_items(self, wanted: int) -> None:
         wanted = min(wanted, self.spec.max_items)
@@ -275,7 +296,8 @@ class FlatState:
         self.item_numbers = _longer(self.item_numbers, new)
         self.embeddings = _longer(self.embeddings, new)
         self.item_table = np.zeros(_table_size(new), np.int64)
-        tables.fill_item_table(self.item_table, self.items, len(self._item_at))
+        self.bind()
+        self.code.fill_item_table(self.address, len(self._item_at))
 
 
 def item_key(item: str) -> int:
@@ -325,6 +347,11 @@ def _longer(array: NDArray[_Number], rows: int, fill: int = 0) -> NDArray[_Numbe
     longer = np.full((rows, *array.shape[1:]), fill, array.dtype)
     longer[: array.shape[0]] = array
     return longer
+
+
+def _round_up(count: int) -> int:
+    """A power of two, so that scratch grows seldom."""
+    return 1 << max(10, (count - 1).bit_length())
 
 
 def _table_size(records: int) -> int:

@@ -29,6 +29,7 @@ from rerank_engine.passes import PASSES
 from rerank_engine.verify import verify
 from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.events import KINDS
+from rerank_features.parts import Transform
 from rerank_models.train import TrainOptions
 from rerank_models.zoo import ZOO
 from rerank_sdk import EventStore, Ranking, Reranker
@@ -267,6 +268,7 @@ OPTION_TABLES: list[tuple[str, str, Any]] = [
     ("features.md", "Context fields", spec_module.ContextFields),
     ("features.md", "Id features", spec_module.IdFeature),
     ("features.md", "Sequences", spec_module.SequenceFeature),
+    ("features.md", "Actions of a sequence", spec_module.SequenceAction),
     ("features.md", "Ids of a sequence", spec_module.SequenceId),
     ("engine.md", "Options of convert", convert),
     ("engine.md", "Options of load", load),
@@ -334,7 +336,7 @@ def test_options_of_a_feature_kind_are_complete(table: Table, kind: str) -> None
     ("page", "heading", "wanted"),
     [
         ("events.md", "Kinds", KINDS),
-        ("features.md", "Transforms", get_args(spec_module.Transform)),
+        ("features.md", "Transforms", get_args(Transform)),
         ("passes.md", "Passes", tuple(PASSES)),
         ("models.md", "The models", tuple(ZOO)),
         ("replay.md", "Metrics", tuple(METRICS)),

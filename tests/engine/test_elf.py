@@ -9,7 +9,7 @@ import struct
 import llvmlite.binding as llvm
 import pytest
 
-from rerank_engine.codegen.compile import compile_assembly
+from rerank_engine.codegen.assembly import compile_assembly
 from rerank_engine.codegen.elf import flatten
 from rerank_engine.codegen.target import host_target, named_target
 from rerank_engine.errors import CompileError

@@ -14,7 +14,7 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from rerank_engine.codegen.compile import compile_assembly
+from rerank_engine.codegen.assembly import compile_assembly
 from rerank_engine.codegen.elf import FlatImage
 from rerank_engine.codegen.emitter import F32, F64, I64, POINTER, Emitter, i64
 from rerank_engine.codegen.function import _flush_denormals

@@ -67,12 +67,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "negative window": (
         {"dense": [{**COUNT, "window": -5}]},
-        "feature 'c': window: expected seconds above 0 and up to 3155760000, 'session' or 'ever', got -5",
+        "feature 'c': window: expected seconds above 0 and up to 3155760000, 'session', 'ever' or a half life, got -5",
     ),
-    "window in words": ({"dense": [{**COUNT, "window": "day"}]}, "'session' or 'ever', got 'day'"),
-    "window as text": ({"dense": [{**COUNT, "window": "60"}]}, "'session' or 'ever', got '60'"),
-    "window true": ({"dense": [{**COUNT, "window": True}]}, "'session' or 'ever', got True"),
-    "window nan": ({"dense": [{**COUNT, "window": float("nan")}]}, "'session' or 'ever', got nan"),
+    "window in words": ({"dense": [{**COUNT, "window": "day"}]}, "'session', 'ever' or a half life, got 'day'"),
+    "window as text": ({"dense": [{**COUNT, "window": "60"}]}, "'session', 'ever' or a half life, got '60'"),
+    "window true": ({"dense": [{**COUNT, "window": True}]}, "'session', 'ever' or a half life, got True"),
+    "window nan": ({"dense": [{**COUNT, "window": float("nan")}]}, "'session', 'ever' or a half life, got nan"),
     "no window": (
         {"dense": [{k: v for k, v in COUNT.items() if k != "window"}]},
         "feature 'c': 'window' is missing; add it",
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "field of item and context": (
         {"context": {"categorical": ["lang"]}},
-        "context: categorical field 'lang' is also an item field",
+        "context: field 'lang' is also an item field",
     ),
     "reserved word": ({"items": {"categorical": ["item"]}}, "'item' is a reserved word"),
     "long field name": ({"items": {"categorical": ["ä" * 33]}}, "a field name has 1 to 64 bytes of UTF-8"),

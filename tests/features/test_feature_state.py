@@ -155,12 +155,16 @@ def test_forgetting_overwrites_the_memory() -> None:
         pipeline.update(secret.model_copy(update={"value": 1e6 + i}))
     pipeline.update(Event(user="u", item="known only by an event", kind="click", time_ms=secret_ms))
     assert state.pool.any()
+    arrays_of(pipeline, "u")
+    assert state.scratch_ints.any()
     pipeline.forget("u")
     assert "u" not in repr(list(state.user_rows))
     assert live_slots(pipeline).size == 0
     assert not state.table.any()
     assert not state.entries.any()
     assert not state.values.any()
+    assert not any(scratch.any() for scratch in (state.scratch_ints, state.scratch_floats, state.scratch_singles))
+    assert not any(pipeline._event)
     assert (state.slots[:, code.SLOT_VALUE] == -1).all()
     assert (state.slots[:, code.SLOT_COUNTERS :] == -1).all()
     # what is left in the pool are links between free blocks: places in the pool, or -1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
-from rerank_features import Item
+from rerank_features import FeaturePipeline, FeatureSpec, Item
 from rerank_sdk import Reranker
 from rerank_sdk import reranker as reranker_module
 from rerank_sdk.personal import Patch
@@ -489,21 +489,15 @@ def test_a_wrong_argument_is_an_error_of_the_border(open_reranker, kit):
 # --- the first call ----------------------------------------------------------------------------------------------
 
 
-def test_opening_compiles_everything_that_a_later_call_needs(tmp_path):
-    """A kernel that is compiled in the first ranking makes it miss its deadline: all are there once it is open."""
+def test_no_compiler_is_loaded_once_the_machine_code_is_there(tmp_path):
+    """Neither at the start nor when tables grow, and no call misses its deadline for one."""
+    FeaturePipeline(FeatureSpec(name="any"))
     code = """
 import sys
 import tempfile
 from rerank_sdk import Event, Item, Request, Reranker
 
-def compiled():
-    modules = [module for name, module in sys.modules.items() if name.startswith("rerank_features.compiler")]
-    values = [value for module in modules for value in vars(module).values()]
-    kernels = {id(value): value for value in values if hasattr(value, "signatures")}
-    return {kernel.py_func.__qualname__: len(kernel.signatures) for kernel in kernels.values()}
-
 with tempfile.TemporaryDirectory() as state, Reranker.open(state, deadline_ms=None) as reranker:
-    before = compiled()
     films = [
         Item(id=f"i{n}", multi_categorical={"genres": ("War", "Drama")[: n % 3]}, numeric={"year": 1990.0 + n},
              embedding=tuple(float(n == k) for k in range(32)) if n % 2 else None)
@@ -518,9 +512,7 @@ with tempfile.TemporaryDirectory() as state, Reranker.open(state, deadline_ms=No
     reranker.remember([Item(id=f"i{m}", multi_categorical={"genres": (f"g{m}",)}) for m in range(2000)])
     reranker.track(many)  # tables grow
     reranker.forget("u")
-    after = compiled()
-    assert before["emit"] == before["update"] == before["forget_user"] == before["fill_slot_table"] == 1, before
-    assert after == before, {name: (before[name], after[name]) for name in after if after[name] != before[name]}
+assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from rerank_engine.codegen.compile import compile_assembly
+from rerank_engine.codegen.assembly import compile_assembly
 from rerank_engine.codegen.target import Target, host_target
 from rerank_engine.image import ExecutableMemory
 

@@ -1,63 +1,26 @@
-"""LLVM assembly to machine code for a target, and a graph to a ready image."""
+"""A graph becomes a ready image: planned, generated, compiled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 from numpy.typing import NDArray
 
 from rerank_engine.arena import PADDING, aligned_bytes, joined_bytes, round_up
-from rerank_engine.codegen.elf import FlatImage, flatten
+from rerank_engine.codegen.assembly import compile_assembly
 from rerank_engine.codegen.function import generate
 from rerank_engine.codegen.target import Target, host_target
-from rerank_engine.errors import CompileError
 from rerank_engine.graph import Graph
 from rerank_engine.image import Image
 from rerank_engine.interface import interface_of, to_plain
 from rerank_engine.kernels.gemm import Tilings
-from rerank_engine.native_call import ENTRY
 from rerank_engine.packing import pack_all
 from rerank_engine.plan import Plan, make_plan
 from rerank_engine.session import first_room
 
-_LLVM_LOCK = Lock()
-_OPTIMISATION_LEVEL = 2
 _RUNS = {"once": "once", "block": "per block", "whole": "for the whole list"}
-
-
-def compile_assembly(assembly: str, target: Target, *entries: str) -> FlatImage:
-    """Optimise LLVM assembly and make a flat image of it.
-
-    Raises
-    ------
-    CompileError
-        LLVM refuses the assembly, or the code needs something from outside.
-    """
-    import llvmlite.binding as llvm
-
-    with _LLVM_LOCK:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        try:
-            module = llvm.parse_assembly(assembly)
-            module.verify()
-            machine = llvm.Target.from_triple(target.triple).create_target_machine(
-                cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
-            )
-        except RuntimeError as error:
-            raise CompileError(f"LLVM refused the generated code for {target.cpu}: {error}") from error
-        module.data_layout = str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISATION_LEVEL)
-        # The loops are vectors already; letting LLVM vectorise again only costs time and registers.
-        options.loop_vectorization = False
-        options.slp_vectorization = False
-        options.loop_unrolling = False
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
-        return flatten(machine.emit_object(module), *(entries or (ENTRY,)))
 
 
 def compile_graph(graph: Graph, target: Target | None = None, tilings: Tilings | None = None) -> Image:

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from rerank_engine.arena import PADDING, aligned_bytes
-from rerank_engine.codegen.compile import compile_assembly
+from rerank_engine.codegen.assembly import compile_assembly
 from rerank_engine.codegen.elf import FlatImage
 from rerank_engine.codegen.emitter import I64, POINTER, Emitter
 from rerank_engine.codegen.function import module_text

@@ -5,80 +5,104 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rerank_features.compiler import (
-    AFFINE,
+    BUCKETS,
+    CAP,
+    CONTEXT_MATCH,
     CONTEXT_NUMBER,
     COSINE,
+    COUNTER_A,
+    COUNTER_B,
+    ENTRY_CELLS,
     FEATURE_KEY,
     FIELD,
+    HISTORY_COUNT,
+    HISTORY_NUMBER,
     ID_BUCKETS,
     ID_COLUMN,
     ID_CONTEXT,
+    ID_END_WORD,
+    ID_FIRST_WORD,
     ID_OUT,
     ID_WIDTH,
-    ITEM_HAS_EMBEDDING,
-    ITEM_INVERSE_NORM,
+    ITEM_AGE,
     ITEM_NUMBER,
-    LOG1P,
+    KEY_COLUMN,
+    KEY_WIDTH,
+    LIST_SHARE,
+    LIST_SIZE,
+    LOCAL_TIME,
     MAX_FLOAT32,
     MEAN,
+    META_NEWEST_ROW,
     METRIC,
     NO_TRANSFORM,
     OP,
-    OPTIONS,
     PRIOR_VALUE,
-    RECIPROCAL,
     REDUCE,
     SCALE,
+    SEQUENCE,
     SEQUENCE_ENTRY,
+    SEQUENCE_LENGTH,
     SERVER_RANK,
     SERVER_SCORE,
     SIMILARITY,
-    STANDARDIZE,
     TRANSFORM,
+    USER_KEY,
     WEIGHTED,
+    WIDTH,
+    WINDOW_KEY,
 )
-from rerank_features.compiler.reading import find_slots, reduce_values, value_slots, window_floors
-from rerank_features.compiler.sequences import bucket_of, emit_sequence
+from rerank_features.compiler.history import history_feature
+from rerank_features.compiler.lists import context_match, list_share, local_time, transform
+from rerank_features.compiler.native import compiled, matrix
+from rerank_features.compiler.reading import find_slots, now_of, read_windows, reduce_values, value_slots, window_floors
+from rerank_features.compiler.sequences import bucket_of, emit_sequence, list_entries, row_in_vocabulary
 from rerank_features.compiler.similarity import similarity
 from rerank_features.compiler.tables import touch
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 
-@njit(**OPTIONS)
-def _transform(column: Floats, transform: int, mean: float, scale: float) -> None:
-    """In place; what each transform means is said in the spec."""
-    if transform == LOG1P:
-        for n in range(column.size):
-            column[n] = math.copysign(np.log1p(abs(column[n])), column[n])
-    elif transform == RECIPROCAL:
-        for n in range(column.size):
-            column[n] = 1.0 / (1.0 + abs(column[n]))
-    elif transform == AFFINE:
-        for n in range(column.size):
-            column[n] = (column[n] - mean) / scale
-    elif transform == STANDARDIZE and column.size > 0:
-        center, largest = 0.0, 0.0
-        for n in range(column.size):
-            center += column[n]
-            largest = max(largest, abs(column[n]))
-        center /= column.size
-        spread = 0.0
-        for n in range(column.size):
-            spread += (column[n] - center) ** 2
-        deviation = math.sqrt(spread / column.size)
-        for n in range(column.size):
-            column[n] = (column[n] - center) / deviation if deviation > 1e-9 * largest else 0.0
+@compiled
+def scratch_needs(
+    count: int,
+    slot_columns: int,
+    keys: Ints,
+    windows: Ints,
+    sequences: Ints,
+    entries: Ints,
+    embeddings: Singles,
+    needs: Ints,
+) -> None:
+    """Elements of scratch that an emission takes: integers, floats, single-precision floats."""
+    entry_count, longest = entries.shape[1] // ENTRY_CELLS, 0
+    for s in range(sequences.shape[0]):
+        longest = max(longest, sequences[s, SEQUENCE_LENGTH])
+    readings = 0
+    for w in range(windows.shape[0]):
+        key = windows[w, WINDOW_KEY]
+        readings += 1 if keys[key, KEY_COLUMN] == USER_KEY else count * keys[key, KEY_WIDTH]
+    needs[0] = (
+        (ENTRY_CELLS + 2) * entry_count
+        + sequences.shape[0]
+        + 2 * windows.shape[0]
+        + 2 * count * slot_columns
+        + keys.shape[0]
+        + 1
+        + longest
+    )
+    needs[1] = entry_count + count * slot_columns + 2 * count + BUCKETS + 2 * readings + longest + embeddings.shape[1]
+    needs[2] = (embeddings.shape[1] + 1) * longest
 
 
-@njit(**OPTIONS)
+@compiled
 def emit(
     rows: Rows,
     user: int,
@@ -88,17 +112,22 @@ def emit(
     scores: Floats,
     context_numbers: Floats,
     context_words: Ints,
+    match_words: Ints,
     keys: Ints,
     windows: Ints,
     features: Ints,
     feature_numbers: Floats,
     id_features: Ints,
+    vocabulary: Ints,
     sequences: Ints,
     sequence_ids: Ints,
+    sequence_columns: Ints,
+    sequence_kinds: Bytes,
     users: Ints,
     slots: Ints,
     table: Ints,
     pool: Ints,
+    counts: Rows,
     meta: Ints,
     entries: Ints,
     values: Floats,
@@ -111,6 +140,9 @@ def emit(
     candidate_embeddings: Singles,
     singles: Singles,
     integers: Rows,
+    scratch_ints: Ints,
+    scratch_floats: Floats,
+    scratch_singles: Singles,
 ) -> None:
     """Write every array of a request.
 
@@ -124,31 +156,60 @@ def emit(
         (N,) scores of the server, or (0,) when there are none.
     context_numbers, context_words
         The context's declared numbers (NaN for missing) and hashed words (0 for missing).
+    match_words
+        Hashed words of the request that features compare with items' words.
+    counts
+        The pool again, as numbers of 32 bits.
     dense, ids, candidate_embeddings
         (N, F), (N, C) and (N, E) outputs; the last is (0, E) when it is not emitted.
     singles, integers
         Zeroed flat outputs of the sequences.
+    scratch_ints, scratch_floats, scratch_singles
+        At least as long as :func:`scratch_needs` says.
     """
-    count = rows.size
+    count, entry_count = rows.size, entries.shape[1] // ENTRY_CELLS
     for n in range(count - 1, -1, -1):
-        touch(items, meta, rows[n])
-    sequence_rows = np.empty(entries.shape[1] // 2, np.int64)
-    sequence_values = np.empty(sequence_rows.size, np.float64)
-    lengths = np.empty(sequences.shape[0], np.int64)
+        touch(items, meta, META_NEWEST_ROW, rows[n])
+    at = (ENTRY_CELLS + 1) * entry_count
+    listed = matrix(scratch_ints[:at], entry_count, ENTRY_CELLS + 1)
+    sequence_rows = scratch_ints[at : at + entry_count]
+    at += entry_count
+    lengths = scratch_ints[at : at + sequences.shape[0]]
+    at += sequences.shape[0]
+    floors = scratch_ints[at : at + windows.shape[0]]
+    at += windows.shape[0]
+    starts = scratch_ints[at : at + windows.shape[0]]
+    at += windows.shape[0]
+    found = matrix(scratch_ints[at : at + count * slot_columns], count, slot_columns)
+    at += count * slot_columns
+    distinct = scratch_ints[at : at + count * slot_columns]
+    at += count * slot_columns
+    begins = scratch_ints[at : at + keys.shape[0] + 1]
+    chosen = scratch_ints[at + keys.shape[0] + 1 :]
+    listed_values, at = scratch_floats[:entry_count], entry_count
+    column, ordered = scratch_floats[at : at + count], scratch_floats[at + count : at + 2 * count]
+    at += 2 * count
+    slot_values = scratch_floats[at : at + count * slot_columns]
+    at += count * slot_columns
+    weights = scratch_floats[at : at + BUCKETS]
+    at += BUCKETS
     for s in range(sequences.shape[0]):
-        lengths[s] = emit_sequence(
-            sequences[s],
+        lengths[s] = list_entries(sequences[s], users, entries, values, items, item_table, user, listed, listed_values)
+        for t in range(sequences[s, SEQUENCE_ENTRY], sequences[s, SEQUENCE_ENTRY] + lengths[s]):
+            sequence_rows[t] = listed[t, ENTRY_CELLS]
+    for s in range(sequences.shape[0]):
+        emit_sequence(
+            s,
+            sequences,
             sequence_ids,
-            users,
-            entries,
-            values,
+            sequence_columns,
+            sequence_kinds,
+            lengths,
+            listed,
+            listed_values,
             items,
-            item_table,
             embeddings,
-            user,
             now_ms,
-            sequence_rows,
-            sequence_values,
             singles,
             integers,
         )
@@ -158,17 +219,27 @@ def emit(
             for e in range(embeddings.shape[1]):
                 candidate_embeddings[n, e] = embeddings[row, e]
     for f in range(id_features.shape[0]):
-        at, width, out = id_features[f, ID_COLUMN], id_features[f, ID_WIDTH], id_features[f, ID_OUT]
+        first, width, out = id_features[f, ID_COLUMN], id_features[f, ID_WIDTH], id_features[f, ID_OUT]
         for n in range(count):
             for j in range(width):
-                word = context_words[at] if id_features[f, ID_CONTEXT] else items[rows[n], at + j]
-                ids[n, out + j] = bucket_of(word, id_features[f, ID_BUCKETS])
-    floors = window_floors(windows, users, user, now_ms, gap_ms)
-    found = np.empty((count, slot_columns), np.int64)
-    distinct = np.empty(found.size, np.int64)
-    slot_values = np.empty(found.size, np.float64)
-    begins = find_slots(rows, user, keys, slots, table, meta, items, found, distinct)
-    column = np.empty(count, np.float64)
+                word = context_words[first] if id_features[f, ID_CONTEXT] else items[rows[n], first + j]
+                if id_features[f, ID_BUCKETS] > 0:
+                    ids[n, out + j] = bucket_of(word, id_features[f, ID_BUCKETS])
+                else:
+                    ids[n, out + j] = row_in_vocabulary(
+                        vocabulary, id_features[f, ID_FIRST_WORD], id_features[f, ID_END_WORD], word
+                    )
+    session_ms = window_floors(keys, windows, users, user, now_ms, gap_ms, floors)
+    find_slots(rows, user, keys, slots, table, meta, items, found, distinct, begins)
+    readings = 0
+    for w in range(windows.shape[0]):
+        key = windows[w, WINDOW_KEY]
+        readings += begins[key + 1] - begins[key]
+    ones, totals = scratch_floats[at : at + readings], scratch_floats[at + readings : at + 2 * readings]
+    similarity_floats = scratch_floats[at + 2 * readings :]
+    read_windows(
+        slots, pool, counts, windows, floors, keys, users, now_ms, distinct, begins, starts, weights, ones, totals
+    )
     for f in range(features.shape[0]):
         feature, number = features[f], feature_numbers[f]
         op, field = feature[OP], feature[FIELD]
@@ -186,27 +257,61 @@ def emit(
             value = context_numbers[field]
             column[:] = number[PRIOR_VALUE] if math.isnan(value) else value
         elif op == SIMILARITY:
-            at = sequences[field, SEQUENCE_ENTRY]
+            first = sequences[field, SEQUENCE_ENTRY]
             similarity(
                 rows,
-                sequence_rows[at : at + lengths[field]],
-                sequence_values[at : at + lengths[field]],
-                items[:, ITEM_HAS_EMBEDDING],
-                item_numbers[:, ITEM_INVERSE_NORM],
+                sequence_rows[first : first + lengths[field]],
+                listed_values[first : first + lengths[field]],
+                items,
+                item_numbers,
                 embeddings,
                 feature[REDUCE],
                 feature[METRIC] == COSINE,
                 feature[WEIGHTED] != 0,
+                chosen,
+                similarity_floats,
+                scratch_singles,
                 column,
             )
+        elif HISTORY_COUNT <= op <= HISTORY_NUMBER:
+            history_feature(
+                rows,
+                feature,
+                number,
+                listed,
+                listed_values,
+                sequences[feature[SEQUENCE], SEQUENCE_ENTRY],
+                lengths[feature[SEQUENCE]],
+                items,
+                item_numbers,
+                session_ms,
+                now_ms,
+                chosen,
+                column,
+            )
+        elif op == LIST_SIZE:
+            column[:] = float(count)
+        elif op == LIST_SHARE:
+            list_share(rows, items, field, feature[WIDTH], column)
+        elif op == ITEM_AGE:
+            for n in range(count):
+                age_s = now_ms / 1000.0 - item_numbers[rows[n], field]
+                column[n] = number[CAP] if math.isnan(age_s) else min(max(age_s, 0.0), number[CAP])
+        elif op == LOCAL_TIME:
+            column[:] = local_time(now_ms, context_numbers[field] if field >= 0 else 0.0, feature[REDUCE])
+        elif op == CONTEXT_MATCH:
+            first = feature[COUNTER_A]
+            context_match(rows, items, field, feature[WIDTH], match_words[first : first + feature[COUNTER_B]], column)
         else:
             key = feature[FEATURE_KEY]
             mine = distinct[begins[key] : begins[key + 1]]
-            unseen = value_slots(slots, pool, windows, floors, mine, feature, number, now_ms, slot_values)
+            unseen = value_slots(
+                slots, mine, starts, ones, totals, feature, number, now_of(keys, key, users, now_ms), slot_values
+            )
             reduce_values(found, keys[key], begins[key], feature[REDUCE], slot_values, unseen, column)
         if feature[TRANSFORM] != NO_TRANSFORM:
             for n in range(count):
                 column[n] = min(max(column[n], -MAX_FLOAT32), MAX_FLOAT32)
-            _transform(column, feature[TRANSFORM], number[MEAN], number[SCALE])
+            transform(column, feature[TRANSFORM], number[MEAN], number[SCALE], ordered)
         for n in range(count):
             dense[n, f] = min(max(column[n], -MAX_FLOAT32), MAX_FLOAT32)

@@ -8,7 +8,6 @@ a late event closes the gap between them.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rerank_features.compiler import (
@@ -16,55 +15,88 @@ from rerank_features.compiler import (
     COUNTER_BLOCK_SIZE,
     COUNTER_END_WINDOW,
     COUNTER_FIRST_WINDOW,
+    ENTRY_CELLS,
+    ENTRY_FACTS,
+    ENTRY_ITEM,
+    ENTRY_TIME,
     EVER,
+    EVERYONE,
     FIRST_SLOT,
-    FIXED,
     ITEM_KEY,
     KEY_COLUMN,
     KEY_END_COUNTER,
     KEY_FIRST_COUNTER,
+    KEY_IS_SHARED,
     KEY_WIDTH,
+    KIND_BITS,
+    LEAST,
     MAX_FLOAT32,
     MAX_SUM,
     MAX_VALUE,
-    META_FREE_SLOT,
+    META_EVICTED,
     META_FREE_SLOTS,
+    META_NEWEST_ROW,
+    META_NEWEST_SLOT,
+    META_OLDEST_SLOT,
     META_POOL,
     META_SLOTS,
+    MOST,
     NEWEST,
-    OPTIONS,
     QUANTUM,
+    RING_COUNTS,
+    RING_SUMS,
     SEQUENCE_ENTRY,
     SEQUENCE_LENGTH,
     SEQUENCE_USER_COLUMN,
+    SESSION,
     SESSION_COUNT,
     SESSION_END,
     SESSION_START,
     SESSIONS,
     SLOT_COUNTERS,
-    SLOT_KEY,
-    SLOT_NEXT,
     USER_KEY,
     WINDOW_OFFSET,
+    WINDOW_SUMS,
     WINDOW_TYPE,
     WINDOW_WIDTH_MS,
 )
-from rerank_features.compiler.tables import find_slot, free_block, new_block, new_slot, remove_record, touch
+from rerank_features.compiler.native import compiled
+from rerank_features.compiler.tables import drop_slot, find_slot, new_block, new_slot, touch
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 
 _PER_UNIT = 1.0 / QUANTUM
+MAX_COUNT = 2**31 - 1
+"""A bucket's count saturates here."""
 
 
-@njit(**OPTIONS)
-def _add(pool: Ints, ones: int, total: int, quanta: int) -> None:
-    pool[ones] += 1
+@compiled
+def _add_sum(pool: Ints, total: int, quanta: int) -> None:
     pool[total] = min(max(pool[total] + quanta, -MAX_SUM), MAX_SUM)
 
 
-@njit(**OPTIONS)
+@compiled
+def _add_to_ring(pool: Ints, counts: Rows, block: int, index: int, quanta: int, has_sums: bool) -> None:
+    """Add one event to the bucket with this number; buckets that fall out of the ring are emptied first."""
+    newest = pool[block] - 1
+    if index > newest:
+        for gone in range(max(newest + 1, index - BUCKETS + 1), index + 1):
+            counts[2 * (block + RING_COUNTS) + gone % BUCKETS] = 0
+            if has_sums:
+                pool[block + RING_SUMS + gone % BUCKETS] = 0
+        pool[block] = index + 1
+    elif index <= newest - BUCKETS:
+        return
+    place = index % BUCKETS
+    counts[2 * (block + RING_COUNTS) + place] = min(counts[2 * (block + RING_COUNTS) + place], MAX_COUNT - 1) + 1
+    if has_sums:
+        _add_sum(pool, block + RING_SUMS + place, quanta)
+
+
+@compiled
 def _join_session(users: Ints, user: int, time_ms: int, gap_ms: int) -> tuple[int, int]:
     """Extend, merge or open a session; its first and last time, or (0, -1) when it is older than all kept."""
     first, last = time_ms, time_ms
@@ -95,8 +127,8 @@ def _join_session(users: Ints, user: int, time_ms: int, gap_ms: int) -> tuple[in
     return first, last
 
 
-@njit(**OPTIONS)
-def _add_to_session(pool: Ints, ring: int, time_ms: int, first: int, last: int, quanta: int) -> None:
+@compiled
+def _add_to_session(pool: Ints, ring: int, time_ms: int, first: int, last: int, quanta: int, has_sums: bool) -> None:
     """Add to the ring's entry of the session, or to the place of the oldest entry.
 
     Entries are stamped with the time of one of their events plus one: sessions only ever grow, so all events
@@ -109,24 +141,29 @@ def _add_to_session(pool: Ints, ring: int, time_ms: int, first: int, last: int, 
             ones, total = ring + BUCKETS + i, ring + 2 * BUCKETS + i
             if mine < 0:
                 mine = i
-                _add(pool, ones, total, quanta)
+                pool[ones] += 1
+                if has_sums:
+                    _add_sum(pool, total, quanta)
             else:
-                pool[ring + BUCKETS + mine] += pool[ones] - 1
-                _add(pool, ring + BUCKETS + mine, ring + 2 * BUCKETS + mine, pool[total])
+                pool[ring + BUCKETS + mine] += pool[ones]
                 pool[ring + i] = 0
                 pool[ones] = 0
-                pool[total] = 0
+                if has_sums:
+                    _add_sum(pool, ring + 2 * BUCKETS + mine, pool[total])
+                    pool[total] = 0
         if pool[ring + i] < pool[ring + oldest]:
             oldest = i
     if mine < 0 and pool[ring + oldest] <= time_ms:
         pool[ring + oldest] = time_ms + 1
         pool[ring + BUCKETS + oldest] = 1
-        pool[ring + 2 * BUCKETS + oldest] = quanta
+        if has_sums:
+            pool[ring + 2 * BUCKETS + oldest] = quanta
 
 
-@njit(**OPTIONS)
+@compiled
 def _count(
     pool: Ints,
+    counts: Rows,
     block: int,
     windows: Ints,
     begin: int,
@@ -138,82 +175,97 @@ def _count(
 ) -> None:
     """Add one event to every window of a counter's block."""
     for w in range(begin, end):
-        at = block + windows[w, WINDOW_OFFSET]
+        at, has_sums = block + windows[w, WINDOW_OFFSET], windows[w, WINDOW_SUMS] != 0
         if windows[w, WINDOW_TYPE] == EVER:
-            _add(pool, at, at + 1, quanta)
-        elif windows[w, WINDOW_TYPE] == FIXED:
-            index = time_ms // windows[w, WINDOW_WIDTH_MS]
-            place = at + index % BUCKETS
-            if pool[place] == index + 1:
-                _add(pool, place + BUCKETS, place + 2 * BUCKETS, quanta)
-            elif pool[place] <= index:
-                pool[place] = index + 1
-                pool[place + BUCKETS] = 1
-                pool[place + 2 * BUCKETS] = quanta
+            pool[at] += 1
+            if has_sums:
+                _add_sum(pool, at + 1, quanta)
+        elif windows[w, WINDOW_TYPE] != SESSION:
+            _add_to_ring(pool, counts, at, time_ms // windows[w, WINDOW_WIDTH_MS], quanta, has_sums)
         elif last >= first:
-            _add_to_session(pool, at, time_ms, first, last, quanta)
+            _add_to_session(pool, at, time_ms, first, last, quanta, has_sums)
 
 
-@njit(**OPTIONS)
+@compiled
+def _is_before(
+    entries: Ints, values: Floats, user: int, place: int, time_ms: int, item: int, value: float, facts: int
+) -> bool:
+    """Whether the entry at a place comes before another, or equals it, in the order of time, item, value and facts."""
+    at = ENTRY_CELLS * place
+    if entries[user, at + ENTRY_TIME] != time_ms:
+        return entries[user, at + ENTRY_TIME] < time_ms
+    if entries[user, at + ENTRY_ITEM] != item:
+        return entries[user, at + ENTRY_ITEM] < item
+    if values[user, place] != value:
+        return values[user, place] < value
+    return entries[user, at + ENTRY_FACTS] <= facts
+
+
+@compiled
 def _append(
     users: Ints,
     entries: Ints,
     values: Floats,
     user: int,
     column: int,
-    at: int,
+    first: int,
     length: int,
     time_ms: int,
     item: int,
     value: float,
+    facts: int,
 ) -> None:
-    """Insert into a user's ring of entries, ordered by (time, hashed item, value); the newest stay."""
+    """Insert into a user's ring of entries, ordered by (time, hashed item, value, facts); the newest stay."""
     start, count = users[user, column], users[user, column + 1]
     if count == length:
-        oldest = at + start
-        time = entries[user, 2 * oldest]
-        if time_ms < time or (
-            time_ms == time
-            and (
-                item < entries[user, 2 * oldest + 1]
-                or (item == entries[user, 2 * oldest + 1] and value <= values[user, oldest])
-            )
-        ):
+        if not _is_before(entries, values, user, first + start, time_ms, item, value, facts):
             return
         start = (start + 1) % length
         count -= 1
     i = count
     while i > 0:
-        before = at + (start + i - 1) % length
-        time, other = entries[user, 2 * before], entries[user, 2 * before + 1]
-        if time < time_ms or (time == time_ms and (other < item or (other == item and values[user, before] <= value))):
+        before = first + (start + i - 1) % length
+        if _is_before(entries, values, user, before, time_ms, item, value, facts):
             break
-        place = at + (start + i) % length
-        entries[user, 2 * place] = time
-        entries[user, 2 * place + 1] = other
+        place = first + (start + i) % length
+        for cell in range(ENTRY_CELLS):
+            entries[user, ENTRY_CELLS * place + cell] = entries[user, ENTRY_CELLS * before + cell]
         values[user, place] = values[user, before]
         i -= 1
-    place = at + (start + i) % length
-    entries[user, 2 * place] = time_ms
-    entries[user, 2 * place + 1] = item
+    place = first + (start + i) % length
+    entries[user, ENTRY_CELLS * place + ENTRY_TIME] = time_ms
+    entries[user, ENTRY_CELLS * place + ENTRY_ITEM] = item
+    entries[user, ENTRY_CELLS * place + ENTRY_FACTS] = facts
     values[user, place] = value
     users[user, column] = start
     users[user, column + 1] = count + 1
 
 
-@njit(**OPTIONS)
+@compiled
+def _takes(counter_kinds: Bytes, counter_bounds: Floats, counter: int, kind: int, value: float) -> bool:
+    """Whether a counter counts an event."""
+    return (
+        counter_kinds[counter, kind] != 0
+        and counter_bounds[counter, LEAST] <= value
+        and value <= counter_bounds[counter, MOST]
+    )
+
+
+@compiled
 def update(
     user: int,
     kind: int,
     row: int,
     item_key: int,
     time_ms: int,
+    position: int,
     value: float,
     gap_ms: int,
     limits: Ints,
     keys: Ints,
     counters: Ints,
     counter_kinds: Bytes,
+    counter_bounds: Floats,
     windows: Ints,
     sequences: Ints,
     sequence_kinds: Bytes,
@@ -221,6 +273,7 @@ def update(
     slots: Ints,
     table: Ints,
     pool: Ints,
+    counts: Rows,
     meta: Ints,
     entries: Ints,
     values: Floats,
@@ -232,10 +285,14 @@ def update(
     ----------
     row, item_key
         The item's row, or -1 and its hashed id.
+    position
+        Of the event in its list, or -1.
     gap_ms
         Longest pause inside a session, or -1 when no feature has a session window.
     limits
-        (2,): most slots and most pool cells that one event may take.
+        (3,): most slots and most pool cells that one event may take; most slots in all.
+    counts
+        The pool again, as numbers of 32 bits.
 
     Returns
     -------
@@ -247,8 +304,9 @@ def update(
         return False
     if row >= 0:
         item_key = items[row, ITEM_KEY]
-        touch(items, meta, row)
+        touch(items, meta, META_NEWEST_ROW, row)
     users[user, NEWEST] = max(users[user, NEWEST], time_ms)
+    users[EVERYONE, NEWEST] = max(users[EVERYONE, NEWEST], time_ms)
     first, last = 0, -1
     if gap_ms >= 0:
         first, last = _join_session(users, user, time_ms, gap_ms)
@@ -258,9 +316,10 @@ def update(
         begin, end = keys[key, KEY_FIRST_COUNTER], keys[key, KEY_END_COUNTER]
         used = False
         for c in range(begin, end):
-            used |= counter_kinds[c, kind] != 0
+            used |= _takes(counter_kinds, counter_bounds, c, kind, value)
         if not used:
             continue
+        owner = EVERYONE if keys[key, KEY_IS_SHARED] != 0 else user
         column = keys[key, KEY_COLUMN]
         for j in range(keys[key, KEY_WIDTH]):
             if column == USER_KEY:
@@ -273,11 +332,17 @@ def update(
                 word = 0
             if word == 0:
                 break
-            slot = find_slot(table, slots, user, key, word)
+            slot = find_slot(table, slots, owner, key, word)
             if slot < 0:
-                slot = new_slot(table, slots, meta, users, user, key, word)
+                if meta[META_SLOTS] - meta[META_FREE_SLOTS] >= limits[2]:
+                    # Never one of this event's own: they are the newest, and all of them fit.
+                    drop_slot(table, slots, pool, meta, users, keys, counters, meta[META_OLDEST_SLOT])
+                    meta[META_EVICTED] += 1
+                slot = new_slot(table, slots, meta, users, owner, key, word)
+            else:
+                touch(slots, meta, META_NEWEST_SLOT, slot)
             for c in range(begin, end):
-                if counter_kinds[c, kind] == 0:
+                if not _takes(counter_kinds, counter_bounds, c, kind, value):
                     continue
                 place = SLOT_COUNTERS + 2 * (c - begin)
                 slots[slot, place + 1] = max(slots[slot, place + 1], time_ms)
@@ -288,6 +353,7 @@ def update(
                     slots[slot, place] = new_block(pool, meta, c, size)
                 _count(
                     pool,
+                    counts,
                     slots[slot, place],
                     windows,
                     counters[c, COUNTER_FIRST_WINDOW],
@@ -310,11 +376,12 @@ def update(
                 time_ms,
                 item_key,
                 value,
+                ((position + 1) << KIND_BITS) | kind,
             )
     return True
 
 
-@njit(**OPTIONS)
+@compiled
 def forget_user(
     user: int,
     keys: Ints,
@@ -328,21 +395,8 @@ def forget_user(
     values: Floats,
 ) -> None:
     """Free and overwrite everything that belongs to a user; the row of ``users`` is as new."""
-    slot = users[user, FIRST_SLOT]
-    while slot >= 0:
-        following = slots[slot, SLOT_NEXT]
-        key = slots[slot, SLOT_KEY]
-        begin = keys[key, KEY_FIRST_COUNTER]
-        for c in range(begin, keys[key, KEY_END_COUNTER]):
-            block = slots[slot, SLOT_COUNTERS + 2 * (c - begin)]
-            if block >= 0:
-                free_block(pool, meta, c, counters[c, COUNTER_BLOCK_SIZE], block)
-        remove_record(table, slots, slot)
-        slots[slot, :] = -1
-        slots[slot, SLOT_NEXT] = meta[META_FREE_SLOT]
-        meta[META_FREE_SLOT] = slot
-        meta[META_FREE_SLOTS] += 1
-        slot = following
+    while users[user, FIRST_SLOT] >= 0:
+        drop_slot(table, slots, pool, meta, users, keys, counters, users[user, FIRST_SLOT])
     users[user, :] = 0
     users[user, NEWEST] = -1
     users[user, FIRST_SLOT] = -1

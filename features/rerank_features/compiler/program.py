@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank_features import compiler as code
-from rerank_features.spec import (
-    USER_KEY,
+from rerank_features.dense import (
+    ContextMatch,
     ContextNumeric,
     Count,
     DenseFeature,
-    FeatureSpec,
+    HistoryCount,
+    HistoryDistinct,
+    HistoryMatch,
+    HistoryNumber,
+    HistoryStreak,
+    ItemAge,
     ItemNumeric,
+    Keyed,
+    ListShare,
+    ListSize,
+    LocalTime,
     MeanValue,
+    OfHistory,
     Rate,
     ServerRank,
     ServerScore,
     Similarity,
     TimeSince,
 )
+from rerank_features.hashing import hash64, signed64
+from rerank_features.parts import KIND_FIELD, USER_KEY, Decay
+from rerank_features.spec_check import ENTRY_NUMBERS, several_values, used_kinds
+
+if TYPE_CHECKING:
+    from rerank_features.spec import FeatureSpec, IdFeature
 
 Ints = NDArray[np.int64]
-Window = float | str
+Window = float | str | Decay
+CounterName = tuple[str, str, tuple[str, ...], tuple[float, float]]
+"""Key, scope, kinds in order, least and largest value."""
 
 _TRANSFORMS = {
     "none": code.NO_TRANSFORM,
@@ -33,8 +53,46 @@ _TRANSFORMS = {
     "standardize": code.STANDARDIZE,
     "reciprocal": code.RECIPROCAL,
     "affine": code.AFFINE,
+    "list_rank": code.LIST_RANK,
+    "minus_median": code.MINUS_MEDIAN,
+    "minus_mean": code.MINUS_MEAN,
+    "minus_previous": code.MINUS_PREVIOUS,
+    "minmax": code.MINMAX,
 }
-_REDUCES = {"sum": code.SUM_OF, "mean": code.MEAN_OF, "max": code.MAX_OF, "last": code.LAST_OF}
+_REDUCES = {
+    "sum": code.SUM_OF,
+    "mean": code.MEAN_OF,
+    "max": code.MAX_OF,
+    "min": code.MIN_OF,
+    "last": code.LAST_OF,
+    "count": code.COUNT_OF,
+    "share": code.SHARE_OF,
+    "since_s": code.SINCE_OF,
+    "place": code.PLACE_OF,
+    "value_sum": code.SUM_OF,
+    "value_mean": code.MEAN_OF,
+}
+_AGAINST = {"none": code.AGAINST_NONE, "difference": code.AGAINST_DIFFERENCE, "ratio": code.AGAINST_RATIO}
+_PARTS_OF_TIME = {
+    "hour": code.HOUR,
+    "weekday": code.WEEKDAY,
+    "hour_sin": code.HOUR_SIN,
+    "hour_cos": code.HOUR_COS,
+    "weekday_sin": code.WEEKDAY_SIN,
+    "weekday_cos": code.WEEKDAY_COS,
+}
+_COLUMNS = {
+    "value": code.COLUMN_VALUE,
+    "log_value": code.COLUMN_LOG_VALUE,
+    "log_age_s": code.COLUMN_LOG_AGE,
+    "log_gap_s": code.COLUMN_LOG_GAP,
+    "log_position": code.COLUMN_LOG_POSITION,
+}
+_ACTIONS = {
+    "count": code.ACTION_COUNT,
+    "value_sum": code.ACTION_VALUE_SUM,
+    "log_delay_s": code.ACTION_LOG_DELAY,
+}
 _METRICS = {"dot": code.DOT, "cosine": code.COSINE}
 
 
@@ -71,11 +129,13 @@ class Program:
     gap_ms
         Longest pause inside a session, or -1 when no feature has a session window.
     limits
-        (2,) int64: most slots and most pool cells that one event may take.
+        (3,) int64: most slots and most pool cells that one event may take; most slots in all.
     slot_columns
         Key values of a candidate, over all keys.
     item_columns
         Item field to (first column, width) in the state's ``items``.
+    matches
+        For each feature that compares words of the request with an item's: context field, item field, most words.
     """
 
     kinds: dict[str, int]
@@ -84,13 +144,16 @@ class Program:
     keys: Ints
     counters: Ints
     counter_kinds: NDArray[np.uint8]
+    counter_bounds: NDArray[np.float64]
     windows: Ints
     features: Ints
     feature_numbers: NDArray[np.float64]
     ids: Ints
     id_width: int
+    vocabulary: Ints
     sequences: Ints
     sequence_ids: Ints
+    sequence_columns: Ints
     sequence_kinds: NDArray[np.uint8]
     entry_count: int
     slot_columns: int
@@ -99,6 +162,7 @@ class Program:
     item_width: int
     segments: tuple[Segment, ...]
     buffer_sizes: tuple[int, int]
+    matches: tuple[tuple[str, str, int], ...]
 
 
 def compile_spec(spec: FeatureSpec) -> Program:
@@ -108,7 +172,7 @@ def compile_spec(spec: FeatureSpec) -> Program:
 
     Examples
     --------
-    >>> from rerank_features.spec import Count
+    >>> from rerank_features.spec import Count, FeatureSpec
     >>> hour = Count(name="hour", key="item", kinds=["click"], window=3600)
     >>> ever = Count(name="ever", key="item", kinds=["click"], window="ever")
     >>> program = compile_spec(FeatureSpec(name="feed", dense=[hour, ever]))
@@ -117,15 +181,15 @@ def compile_spec(spec: FeatureSpec) -> Program:
     """
     item_columns = _item_columns(spec)
     counters = _Counters(spec, item_columns)
-    kinds: dict[str, int] = {}
-    for used in [*(kinds for _, kinds in counters.windows), *(sequence.kinds for sequence in spec.sequences)]:
-        for kind in used:
-            kinds.setdefault(kind, len(kinds))
-    tables = counters.tables()
-    rows = [_feature(spec, feature, counters) for feature in spec.dense]
-    ids, id_width = _ids(spec, item_columns)
-    sequences, sequence_ids, segments, sizes = _sequences(spec, item_columns)
-    has_session = bool((tables.windows[:, code.WINDOW_TYPE] == code.SESSION).any())
+    kinds = {kind: number for number, kind in enumerate(used_kinds(spec))}
+    tables = counters.tables(spec.max_counters)
+    writer = _FeatureWriter(spec, item_columns, counters, kinds)
+    rows = [writer.row(feature) for feature in spec.dense]
+    ids, id_width, vocabulary = _ids(spec, item_columns)
+    sequences, sequence_ids, sequence_columns, segments, sizes = _sequences(spec, item_columns, kinds)
+    has_session = bool((tables.windows[:, code.WINDOW_TYPE] == code.SESSION).any()) or any(
+        isinstance(feature, OfHistory) and feature.window == "session" for feature in spec.dense
+    )
     last_column, last_width = max(item_columns.values())
     return Program(
         kinds=kinds,
@@ -133,15 +197,18 @@ def compile_spec(spec: FeatureSpec) -> Program:
         limits=tables.limits,
         keys=tables.keys,
         counters=tables.counters,
-        counter_kinds=_kind_matrix([set(kinds) for _, kinds in counters.ordered], kinds),
+        counter_kinds=_kind_matrix([set(name[2]) for name in counters.ordered], kinds),
+        counter_bounds=np.array([name[3] for name in counters.ordered], np.float64).reshape(-1, 2),
         windows=tables.windows,
-        features=_table([row[0] for row in rows], code.WEIGHTED + 1),
-        feature_numbers=np.array([row[1] for row in rows], np.float64).reshape(len(rows), code.CAP + 1),
+        features=_table([row[0] for row in rows], code.FEATURE_CELLS),
+        feature_numbers=np.array([row[1] for row in rows], np.float64).reshape(len(rows), code.FEATURE_NUMBERS),
         ids=ids,
         id_width=id_width,
+        vocabulary=vocabulary,
         sequences=sequences,
         sequence_ids=sequence_ids,
-        sequence_kinds=_kind_matrix([set(sequence.kinds) for sequence in spec.sequences], kinds),
+        sequence_columns=sequence_columns,
+        sequence_kinds=_kind_places([sequence.kinds for sequence in spec.sequences], kinds),
         entry_count=sum(sequence.length for sequence in spec.sequences),
         slot_columns=int(tables.keys[:, code.KEY_WIDTH].sum()),
         slot_width=code.SLOT_COUNTERS + 2 * tables.widest_key,
@@ -149,6 +216,7 @@ def compile_spec(spec: FeatureSpec) -> Program:
         item_width=max(last_column + last_width, code.ITEM_FIELDS),
         segments=segments,
         buffer_sizes=sizes,
+        matches=tuple(writer.matches),
     )
 
 
@@ -158,7 +226,7 @@ def _item_columns(spec: FeatureSpec) -> dict[str, tuple[int, int]]:
     for field in spec.items.categorical:
         columns[field] = (at, 1)
         at += 1
-    for field, width in spec.items.multi_categorical.items():
+    for field, width in several_values(spec).items():
         columns[field] = (at, width)
         at += width
     return columns
@@ -176,6 +244,15 @@ def _kind_matrix(used: list[set[str]], kinds: dict[str, int]) -> NDArray[np.uint
     return matrix
 
 
+def _kind_places(used: list[tuple[str, ...]], kinds: dict[str, int]) -> NDArray[np.uint8]:
+    """One plus the place of a kind among those of each sequence, 0 for a kind that it does not hold."""
+    matrix = np.zeros((len(used), len(kinds) + 1), np.uint8)
+    for row, names in enumerate(used):
+        for place, name in enumerate(names):
+            matrix[row, kinds[name]] = 1 + place
+    return matrix
+
+
 @dataclass(frozen=True)
 class _CounterTables:
     keys: Ints
@@ -186,66 +263,87 @@ class _CounterTables:
 
 
 class _Counters:
-    """The distinct (key, kinds) of the spec, each with its distinct windows, ordered by key."""
+    """The distinct counters of the spec, each with its distinct windows, ordered by key and scope."""
 
     def __init__(self, spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]) -> None:
         self.item_columns = item_columns
-        self.windows: dict[tuple[str, tuple[str, ...]], list[Window]] = {}
+        self.windows: dict[CounterName, list[Window]] = {}
+        self.summed: set[tuple[CounterName, Window]] = set()
         for feature in spec.dense:
-            if isinstance(feature, Count | Rate | MeanValue):
-                self._declare(feature.key, feature.kinds, feature.window)
+            if not isinstance(feature, Keyed):
+                continue
+            name = self._declare(feature, feature.kinds, getattr(feature, "window", None))
             if isinstance(feature, Rate):
-                self._declare(feature.key, feature.of, feature.window)
-            if isinstance(feature, TimeSince):
-                self._declare(feature.key, feature.kinds, None)
-        self.key_names = list(dict.fromkeys(key for key, _ in self.windows))
-        self.ordered = [counter for key in self.key_names for counter in self.windows if counter[0] == key]
+                self._declare(feature, feature.of, feature.window)
+            elif isinstance(feature, MeanValue) or (isinstance(feature, Count) and feature.weight == "value"):
+                self.summed.add((name, feature.window))
+        self.key_names = list(dict.fromkeys(name[:2] for name in self.windows))
+        self.ordered = [name for key in self.key_names for name in self.windows if name[:2] == key]
 
-    def _declare(self, key: str, kinds: tuple[str, ...], window: Window | None) -> None:
-        windows = self.windows.setdefault((key, tuple(sorted(kinds))), [])
+    def _declare(self, feature: Keyed, kinds: tuple[str, ...], window: Window | None) -> CounterName:
+        name = _counter_name(feature, kinds)
+        windows = self.windows.setdefault(name, [])
         if window is not None and window not in windows:
             windows.append(window)
+        return name
 
-    def tables(self) -> _CounterTables:
+    def tables(self, max_counters: int) -> _CounterTables:
         keys: list[list[int]] = []
         counters: list[list[int]] = []
         windows: list[list[int]] = []
         slot_column = cells = 0
-        for name in self.key_names:
-            column, width = (code.USER_KEY, 1) if name == USER_KEY else self.item_columns[name]
+        for key in self.key_names:
+            column, width = (code.USER_KEY, 1) if key[0] == USER_KEY else self.item_columns[key[0]]
             first = len(counters)
-            for counter in self.ordered:
-                if counter[0] != name:
+            for name in self.ordered:
+                if name[:2] != key:
                     continue
                 begin, offset = len(windows), 0
-                for window in self.windows[counter]:
-                    windows.append([*_window_type(window), offset])
-                    offset += 2 if window == "ever" else 3 * code.BUCKETS
+                for window in self.windows[name]:
+                    has_sums = (name, window) in self.summed
+                    kind, width_ms = _window_type(window)
+                    windows.append([kind, width_ms, offset, len(keys), len(counters) - first, int(has_sums)])
+                    offset += _block_cells(kind, has_sums)
                 counters.append([begin, len(windows), offset, len(counters) - first])
                 cells += offset * width
-            keys.append([column, width, first, len(counters), slot_column])
+            keys.append([column, width, first, len(counters), slot_column, int(key[1] == "everyone")])
             slot_column += width
         return _CounterTables(
-            keys=_table(keys, 5),
+            keys=_table(keys, 6),
             counters=_table(counters, 4),
-            windows=_table(windows, 3),
-            limits=np.array([slot_column, cells], np.int64),
+            windows=_table(windows, 6),
+            limits=np.array([slot_column, cells, max(max_counters, slot_column)], np.int64),
             widest_key=max((key[code.KEY_END_COUNTER] - key[code.KEY_FIRST_COUNTER] for key in keys), default=0),
         )
 
-    def place(self, key: str, kinds: tuple[str, ...], window: Window | None) -> tuple[int, int, int]:
+    def place(self, feature: Keyed, kinds: tuple[str, ...], window: Window | None) -> tuple[int, int, int]:
         """(key, counter within the key, window) as the feature table has them."""
-        wanted = (key, tuple(sorted(kinds)))
+        wanted = _counter_name(feature, kinds)
         counter = self.ordered.index(wanted)
-        local = counter - [name for name, _ in self.ordered].index(key)
+        local = counter - [name[:2] for name in self.ordered].index(wanted[:2])
         before = sum(len(self.windows[other]) for other in self.ordered[:counter])
         at = before + self.windows[wanted].index(window) if window is not None else -1
-        return self.key_names.index(key), local, at
+        return self.key_names.index(wanted[:2]), local, at
+
+
+def _counter_name(feature: Keyed, kinds: tuple[str, ...]) -> CounterName:
+    return feature.key, feature.scope, tuple(sorted(kinds)), feature.bounds
+
+
+def _block_cells(kind: int, has_sums: bool) -> int:
+    """Cells that a window takes in a block of the pool."""
+    if kind == code.EVER:
+        return 1 + has_sums
+    if kind == code.SESSION:
+        return (2 + has_sums) * code.BUCKETS
+    return code.RING_SUMS + (code.BUCKETS if has_sums else 0)
 
 
 def _window_type(window: Window) -> tuple[int, int]:
     if isinstance(window, str):
         return (code.SESSION if window == "session" else code.EVER), 0
+    if isinstance(window, Decay):
+        return code.DECAY, max(1, math.ceil(round(window.half_life_s * 1000, 6) / code.BUCKETS_A_HALF_LIFE))
     return code.FIXED, window_width_ms(window)
 
 
@@ -260,30 +358,76 @@ def window_width_ms(window_s: float) -> int:
     return max(1, math.ceil(round(window_s * 1000, 6) / (code.BUCKETS - 1)))
 
 
-def _feature(spec: FeatureSpec, feature: DenseFeature, counters: _Counters) -> tuple[list[int], list[float]]:
-    ints, numbers = [0] * (code.WEIGHTED + 1), [0.0] * (code.CAP + 1)
-    ints[code.TRANSFORM] = _TRANSFORMS[feature.transform]
-    numbers[code.MEAN] = feature.mean or 0.0
-    numbers[code.SCALE] = 1.0 if feature.scale is None else feature.scale
-    if isinstance(feature, ServerScore | ServerRank):
-        ints[code.OP] = code.SERVER_SCORE if isinstance(feature, ServerScore) else code.SERVER_RANK
-    elif isinstance(feature, ItemNumeric):
-        ints[code.OP] = code.ITEM_NUMBER
-        ints[code.FIELD] = code.ITEM_NUMERIC + spec.items.numeric.index(feature.field)
-        numbers[code.PRIOR_VALUE] = feature.default
-    elif isinstance(feature, ContextNumeric):
-        ints[code.OP] = code.CONTEXT_NUMBER
-        ints[code.FIELD] = spec.context.numeric.index(feature.field)
-        numbers[code.PRIOR_VALUE] = feature.default
-    elif isinstance(feature, Similarity):
-        ints[code.OP] = code.SIMILARITY
-        ints[code.FIELD] = [sequence.name for sequence in spec.sequences].index(feature.sequence)
-        ints[code.REDUCE] = _REDUCES[feature.reduce]
-        ints[code.METRIC] = _METRICS[feature.metric]
-        ints[code.WEIGHTED] = int(feature.weighted)
-    else:
-        window = None if isinstance(feature, TimeSince) else feature.window
-        place = counters.place(feature.key, feature.kinds, window)
+class _FeatureWriter:
+    """Rows of the feature table."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        item_columns: dict[str, tuple[int, int]],
+        counters: _Counters,
+        kinds: dict[str, int],
+    ) -> None:
+        self._spec, self._columns, self._counters, self._kinds = spec, item_columns, counters, kinds
+        self._sequences = {sequence.name: (i, sequence) for i, sequence in enumerate(spec.sequences)}
+        self.matches: list[tuple[str, str, int]] = []
+        self._match_words = 0
+
+    def row(self, feature: DenseFeature) -> tuple[list[int], list[float]]:
+        """Integers and numbers of one feature."""
+        ints, numbers = [0] * code.FEATURE_CELLS, [0.0] * code.FEATURE_NUMBERS
+        ints[code.TRANSFORM] = _TRANSFORMS[feature.transform]
+        numbers[code.MEAN] = feature.mean or 0.0
+        numbers[code.SCALE] = 1.0 if feature.scale is None else feature.scale
+        if isinstance(feature, Keyed):
+            self._keyed(feature, ints, numbers)
+        elif isinstance(feature, OfHistory):
+            self._history(feature, ints, numbers)
+        else:
+            self._plain(feature, ints, numbers)
+        return ints, numbers
+
+    def _plain(self, feature: DenseFeature, ints: list[int], numbers: list[float]) -> None:
+        items, context = self._spec.items, self._spec.context
+        if isinstance(feature, ServerScore | ServerRank):
+            ints[code.OP] = code.SERVER_SCORE if isinstance(feature, ServerScore) else code.SERVER_RANK
+        elif isinstance(feature, ItemNumeric | ItemAge):
+            ints[code.OP] = code.ITEM_NUMBER if isinstance(feature, ItemNumeric) else code.ITEM_AGE
+            ints[code.FIELD] = code.ITEM_NUMERIC + items.numeric.index(feature.field)
+            if isinstance(feature, ItemNumeric):
+                numbers[code.PRIOR_VALUE] = feature.default
+            else:
+                numbers[code.CAP] = feature.cap_s
+        elif isinstance(feature, ContextNumeric):
+            ints[code.OP] = code.CONTEXT_NUMBER
+            ints[code.FIELD] = context.numeric.index(feature.field)
+            numbers[code.PRIOR_VALUE] = feature.default
+        elif isinstance(feature, Similarity):
+            ints[code.OP] = code.SIMILARITY
+            ints[code.FIELD] = self._sequences[feature.sequence][0]
+            ints[code.REDUCE] = _REDUCES[feature.reduce]
+            ints[code.METRIC] = _METRICS[feature.metric]
+            ints[code.WEIGHTED] = int(feature.weighted)
+        elif isinstance(feature, ListSize):
+            ints[code.OP] = code.LIST_SIZE
+        elif isinstance(feature, ListShare):
+            ints[code.OP] = code.LIST_SHARE
+            ints[code.FIELD], ints[code.WIDTH] = self._columns[feature.field]
+        elif isinstance(feature, LocalTime):
+            ints[code.OP], ints[code.REDUCE] = code.LOCAL_TIME, _PARTS_OF_TIME[feature.part]
+            ints[code.FIELD] = -1 if feature.offset is None else context.numeric.index(feature.offset)
+        else:
+            assert isinstance(feature, ContextMatch)
+            width = context.text.get(feature.context, 1)
+            ints[code.OP] = code.CONTEXT_MATCH
+            ints[code.FIELD], ints[code.WIDTH] = self._columns[feature.field]
+            ints[code.COUNTER_A], ints[code.COUNTER_B] = self._match_words, width
+            self._match_words += width
+            self.matches.append((feature.context, feature.field, width))
+
+    def _keyed(self, feature: Keyed, ints: list[int], numbers: list[float]) -> None:
+        window = getattr(feature, "window", None)
+        place = self._counters.place(feature, feature.kinds, window)
         ints[code.FEATURE_KEY], ints[code.COUNTER_A], ints[code.WINDOW_A] = place
         if isinstance(feature, TimeSince):
             ints[code.OP], ints[code.REDUCE] = code.TIME_SINCE, code.MIN_OF
@@ -291,43 +435,88 @@ def _feature(spec: FeatureSpec, feature: DenseFeature, counters: _Counters) -> t
         elif isinstance(feature, Count):
             ints[code.OP] = code.COUNT_ONES if feature.weight == "one" else code.COUNT_VALUES
             ints[code.REDUCE] = _REDUCES[feature.reduce or "sum"]
+        elif isinstance(feature, Rate):
+            ints[code.OP], ints[code.REDUCE] = code.RATE, _REDUCES[feature.reduce or "mean"]
+            _, ints[code.COUNTER_B], ints[code.WINDOW_B] = self._counters.place(feature, feature.of, feature.window)
+            numbers[code.PRIOR], numbers[code.PRIOR_VALUE] = feature.prior, feature.prior_rate
         else:
-            ints[code.OP] = code.MEAN_VALUE
-            ints[code.REDUCE] = _REDUCES[feature.reduce or "mean"]
-            numbers[code.PRIOR] = feature.prior
-            if isinstance(feature, Rate):
-                ints[code.OP] = code.RATE
-                place = counters.place(feature.key, feature.of, feature.window)
-                _, ints[code.COUNTER_B], ints[code.WINDOW_B] = place
-                numbers[code.PRIOR_VALUE] = feature.prior_rate
+            assert isinstance(feature, MeanValue)
+            ints[code.OP], ints[code.REDUCE] = code.MEAN_VALUE, _REDUCES[feature.reduce or "mean"]
+            numbers[code.PRIOR], numbers[code.PRIOR_VALUE] = feature.prior, feature.prior_value
+
+    def _history(self, feature: OfHistory, ints: list[int], numbers: list[float]) -> None:
+        ints[code.SEQUENCE], sequence = self._sequences[feature.sequence]
+        ints[code.KIND_SET] = kind_set(feature.kinds or sequence.kinds, self._kinds)
+        if isinstance(feature.window, str):
+            ints[code.RECENT_MS] = code.RECENT_SESSION if feature.window == "session" else code.RECENT_EVER
+        else:
+            ints[code.RECENT_MS] = math.floor(round(feature.window * 1000, 6))
+        if isinstance(feature, HistoryCount):
+            ints[code.OP] = code.HISTORY_COUNT
+        elif isinstance(feature, HistoryDistinct):
+            ints[code.OP] = code.HISTORY_DISTINCT
+            ints[code.FIELD], ints[code.WIDTH] = self._columns[feature.field]
+        elif isinstance(feature, HistoryStreak):
+            ints[code.OP] = code.HISTORY_STREAK
+            ints[code.UNTIL_SET] = kind_set(feature.until, self._kinds)
+            if feature.field is not None:
+                ints[code.FIELD], ints[code.WIDTH] = self._columns[feature.field]
+        elif isinstance(feature, HistoryMatch):
+            ints[code.OP], ints[code.REDUCE] = code.HISTORY_MATCH, _REDUCES[feature.reduce]
+            ints[code.FIELD], ints[code.WIDTH] = self._columns[feature.field]
+            numbers[code.CAP] = feature.cap
+        else:
+            assert isinstance(feature, HistoryNumber)
+            ints[code.OP], ints[code.REDUCE] = code.HISTORY_NUMBER, _REDUCES[feature.reduce]
+            ints[code.AGAINST] = _AGAINST[feature.against]
+            if feature.number in ENTRY_NUMBERS:
+                ints[code.FIELD] = code.NUMBER_VALUE - ENTRY_NUMBERS.index(feature.number)
             else:
-                numbers[code.PRIOR_VALUE] = feature.prior_value
-    return ints, numbers
+                ints[code.FIELD] = code.ITEM_NUMERIC + self._spec.items.numeric.index(feature.number)
+            numbers[code.PRIOR_VALUE] = feature.default
 
 
-def _ids(spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]) -> tuple[Ints, int]:
-    rows, out = [], 0
+def kind_set(names: Iterable[str], kinds: dict[str, int]) -> int:
+    """A set of kinds as one integer, a bit for each."""
+    return sum(1 << kinds[name] for name in names)
+
+
+def _ids(spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]) -> tuple[Ints, int, Ints]:
+    rows: list[list[int]] = []
+    words: list[list[int]] = []
+    out = 0
     for feature in spec.ids:
-        if feature.field in item_columns:
-            column, kept = item_columns[feature.field]
-            width = feature.width or kept
-            rows.append([0, column, width, feature.buckets, out])
-        else:
-            width = 1
-            rows.append([1, spec.context.categorical.index(feature.field), 1, feature.buckets, out])
+        first = len(words)
+        words += _vocabulary(feature)
+        is_of_item = feature.field in item_columns
+        column, kept = item_columns.get(feature.field, (-1, 1))
+        width = (feature.width or kept) if is_of_item else 1
+        if not is_of_item:
+            column = spec.context.categorical.index(feature.field)
+        rows.append([int(not is_of_item), column, width, feature.buckets or 0, out, first, len(words)])
         out += width
-    return _table(rows, 5), out
+    return _table(rows, 7), out, _table(words, 2)
+
+
+def _vocabulary(feature: IdFeature) -> list[list[int]]:
+    """Hash and row of each word, by hash. Of two words with one hash the first has the row."""
+    rows: dict[int, int] = {}
+    for place, word in enumerate(feature.vocabulary or ()):
+        rows.setdefault(signed64(hash64(feature.field, word)), place + 2)
+    return [[word, rows[word]] for word in sorted(rows)]
 
 
 def _sequences(
-    spec: FeatureSpec, item_columns: dict[str, tuple[int, int]]
-) -> tuple[Ints, Ints, tuple[Segment, ...], tuple[int, int]]:
-    """Descriptors, id columns, where each array lies in the buffers, and the buffers' sizes: int32, float32."""
+    spec: FeatureSpec, item_columns: dict[str, tuple[int, int]], kinds: dict[str, int]
+) -> tuple[Ints, Ints, Ints, tuple[Segment, ...], tuple[int, int]]:
+    """Descriptors, id columns, dense columns, where each array lies in the buffers, and their sizes: int32, float32."""
     rows: list[list[int]] = []
     id_rows: list[list[int]] = []
+    columns: list[list[int]] = []
     segments: list[Segment] = []
     sizes = {True: 0, False: 0}
     entry = 0
+    numbers = {sequence.name: number for number, sequence in enumerate(spec.sequences)}
 
     def reserve(name: str, shape: tuple[int, ...], integer: bool = False) -> int:
         start = sizes[integer]
@@ -337,14 +526,43 @@ def _sequences(
         return start
 
     for number, sequence in enumerate(spec.sequences):
-        name, length = sequence.name, sequence.length
-        first_id = len(id_rows)
-        id_rows += [[item_columns[part.field][0], part.buckets] for part in sequence.ids]
-        ids_at = reserve(f"{name}_ids", (length, len(sequence.ids)), True) if sequence.ids else -1
-        embedding_at = reserve(f"{name}_embedding", (length, spec.items.embedding_dim)) if sequence.embedding else -1
-        dense_at = reserve(f"{name}_dense", (length, 2)) if sequence.dense else -1
-        mask_at = reserve(f"{name}_mask", (length,))
-        column = code.USER_SEQUENCES + 2 * number
-        rows.append([entry, length, first_id, len(id_rows), ids_at, embedding_at, dense_at, mask_at, column])
+        name, length, first_id, first_column = sequence.name, sequence.length, len(id_rows), len(columns)
+        for part in sequence.ids:
+            column = code.ID_OF_KIND if part.field == KIND_FIELD else item_columns[part.field][0]
+            id_rows.append([column, part.buckets])
+        columns += [[_COLUMNS[column], 0, 0, 0] for column in sequence.columns]
+        for action in sequence.actions:
+            other = spec.sequences[numbers[action.sequence]]
+            accepted = kind_set(action.kinds or other.kinds, kinds)
+            within_ms = math.floor(round(action.within_s * 1000, 6))
+            columns.append([_ACTIONS[action.reduce], numbers[action.sequence], accepted, within_ms])
+        shown = sequence.emit
+        ids_at = reserve(f"{name}_ids", (length, len(sequence.ids)), True) if shown and sequence.ids else -1
+        embedding_shape = (length, spec.items.embedding_dim)
+        embedding_at = reserve(f"{name}_embedding", embedding_shape) if shown and sequence.embedding else -1
+        dense_at = reserve(f"{name}_dense", (length, sequence.dense_width)) if shown and sequence.dense else -1
+        mask_at = reserve(f"{name}_mask", (length,)) if shown else -1
+        user_column = code.USER_SEQUENCES + 2 * number
+        rows.append(
+            [
+                entry,
+                length,
+                first_id,
+                len(id_rows),
+                first_column,
+                len(columns),
+                ids_at,
+                embedding_at,
+                dense_at,
+                mask_at,
+                user_column,
+            ]
+        )
         entry += length
-    return _table(rows, 9), _table(id_rows, 2), tuple(segments), (sizes[True], sizes[False])
+    return (
+        _table(rows, code.SEQUENCE_CELLS),
+        _table(id_rows, 2),
+        _table(columns, code.COLUMN_CELLS),
+        tuple(segments),
+        (sizes[True], sizes[False]),
+    )

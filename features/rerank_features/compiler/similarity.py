@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from rerank_features.compiler import LAST_OF, MAX_OF, OPTIONS
+from rerank_features.compiler import (
+    ITEM_HAS_EMBEDDING,
+    ITEM_INVERSE_NORM,
+    LAST_OF,
+    MAX_OF,
+)
+from rerank_features.compiler.native import compiled, matrix, square_root
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
@@ -16,18 +19,19 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 
-@njit(**OPTIONS)
-def store_inverse_norms(embeddings: Singles, has_embedding: Ints, inverse_norms: Floats, rows: Rows) -> None:
+@compiled
+def store_inverse_norms(embeddings: Singles, items: Ints, item_numbers: Floats, rows: Rows) -> None:
     """1 / Euclidean length of each row's embedding, 0 for a zero or missing one."""
     for i in range(rows.size):
         row = rows[i]
         square = 0.0
         for e in range(embeddings.shape[1]):
             square += np.float64(embeddings[row, e]) ** 2
-        inverse_norms[row] = 1.0 / math.sqrt(square) if has_embedding[row] and square > 0.0 else 0.0
+        known = items[row, ITEM_HAS_EMBEDDING] != 0 and square > 0.0
+        item_numbers[row, ITEM_INVERSE_NORM] = 1.0 / square_root(square) if known else 0.0
 
 
-@njit(**OPTIONS)
+@compiled
 def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats) -> None:
     """Dot products with one vector: four partial sums that overlap, in an order fixed by the code."""
     dim = query.size
@@ -45,15 +49,15 @@ def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats)
         column[n] = (a + b) + (c + d)
 
 
-@njit(**OPTIONS)
-def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, column: Floats) -> None:
+@compiled
+def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, scratch: Singles, column: Floats) -> None:
     """Maximum over the entries; the inner loop runs over entries, so it vectorises without reordering sums."""
     count, dim = chosen.size, embeddings.shape[1]
-    turned = np.empty((dim, count), np.float32)
+    turned = matrix(scratch, dim, count)
     for t in range(count):
         for e in range(dim):
             turned[e, t] = embeddings[chosen[t], e]
-    products = np.empty(count, np.float32)
+    products = scratch[dim * count : (dim + 1) * count]
     whole = dim - dim % 4
     for n in range(rows.size):
         vector = embeddings[rows[n]]
@@ -75,17 +79,20 @@ def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, col
         column[n] = best
 
 
-@njit(**OPTIONS)
+@compiled
 def similarity(
     rows: Rows,
     sequence_rows: Ints,
     sequence_values: Floats,
-    has_embedding: Ints,
-    inverse_norms: Floats,
+    items: Ints,
+    item_numbers: Floats,
     embeddings: Singles,
     reduce: int,
     cosine: bool,
     weighted: bool,
+    chosen: Ints,
+    scratch: Floats,
+    scratch_singles: Singles,
     column: Floats,
 ) -> None:
     """Write one value per candidate; entries and candidates without an embedding give 0.
@@ -96,13 +103,15 @@ def similarity(
     ----------
     sequence_rows, sequence_values
         The entries, newest first: item row (-1 for unknown) and event value.
+    chosen, scratch, scratch_singles
+        Room for as many integers as there are entries; one number for each entry and each embedding element; one
+        more row than the embedding has elements, of one number an entry.
     """
-    chosen = np.empty(sequence_rows.size, np.int64)
-    weights = np.empty(sequence_rows.size, np.float64)
+    weights = scratch[: sequence_rows.size]
     count = 0
     for t in range(sequence_rows.size):
         row = sequence_rows[t]
-        if row >= 0 and has_embedding[row] != 0:
+        if row >= 0 and items[row, ITEM_HAS_EMBEDDING] != 0:
             chosen[count] = row
             weights[count] = sequence_values[t] if weighted else 1.0
             count += 1
@@ -115,19 +124,21 @@ def similarity(
     for t in range(count):
         total += abs(weights[t])
         if cosine:
-            weights[t] *= inverse_norms[chosen[t]]
+            weights[t] *= item_numbers[chosen[t], ITEM_INVERSE_NORM]
     if reduce == MAX_OF:
-        _largest(rows, chosen[:count], weights[:count], embeddings, column)
+        _largest(rows, chosen[:count], weights[:count], embeddings, scratch_singles, column)
     elif total > 0.0:
-        query = np.zeros(embeddings.shape[1], np.float64)
+        query = scratch[sequence_rows.size : sequence_rows.size + embeddings.shape[1]]
+        query[:] = 0.0
         for t in range(count):
             for e in range(query.size):
                 query[e] += weights[t] * embeddings[chosen[t], e]
         if reduce != LAST_OF:
-            query /= total
+            for e in range(query.size):
+                query[e] /= total
         _against_one(rows, query, embeddings, column)
     for n in range(rows.size):
-        if has_embedding[rows[n]] == 0:
+        if items[rows[n], ITEM_HAS_EMBEDDING] == 0:
             column[n] = 0.0
         elif cosine:
-            column[n] *= inverse_norms[rows[n]]
+            column[n] *= item_numbers[rows[n], ITEM_INVERSE_NORM]

@@ -9,29 +9,34 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rerank_features.compiler import (
+    COUNTER_BLOCK_SIZE,
     FIRST_SLOT,
     ITEM_KEY,
-    ITEM_NEWER,
-    ITEM_OLDER,
+    KEY_END_COUNTER,
+    KEY_FIRST_COUNTER,
     META_FREE_BLOCKS,
     META_FREE_SLOT,
     META_FREE_SLOTS,
     META_NEWEST_ROW,
+    META_NEWEST_SLOT,
     META_OLDEST_ROW,
     META_POOL,
     META_SLOTS,
-    OPTIONS,
+    NEWER,
+    OLDER,
+    SLOT_COUNTERS,
     SLOT_HASH,
     SLOT_KEY,
     SLOT_NEXT,
+    SLOT_PREVIOUS,
     SLOT_TICK,
     SLOT_USER,
     SLOT_VALUE,
 )
+from rerank_features.compiler.native import compiled
 
 Ints = NDArray[np.int64]
 
@@ -41,7 +46,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
-@njit(**OPTIONS)
+@compiled
 def slot_hash(user: int, key: int, value: int) -> Any:
     """Mix the three parts of a slot's identity with the finaliser of SplitMix64 (Steele et al., 2014)."""
     mixed = np.uint64(value) ^ (np.uint64(user) * _GOLDEN + np.uint64(key) * _FIRST)
@@ -50,7 +55,7 @@ def slot_hash(user: int, key: int, value: int) -> Any:
     return np.int64(mixed ^ (mixed >> _31))
 
 
-@njit(**OPTIONS)
+@compiled
 def insert_record(table: Ints, records: Ints, record: int) -> None:
     """Enter a record that the table does not hold yet."""
     mask = table.size - 1
@@ -60,7 +65,7 @@ def insert_record(table: Ints, records: Ints, record: int) -> None:
     table[place] = record + 1
 
 
-@njit(**OPTIONS)
+@compiled
 def remove_record(table: Ints, records: Ints, record: int) -> None:
     """Take a record out and close the gap it leaves (Knuth, vol. 3, algorithm 6.4 R)."""
     mask = table.size - 1
@@ -80,7 +85,7 @@ def remove_record(table: Ints, records: Ints, record: int) -> None:
     table[hole] = 0
 
 
-@njit(**OPTIONS)
+@compiled
 def fill_slot_table(table: Ints, slots: Ints, count: int) -> None:
     """Enter every live slot into an empty table."""
     for slot in range(count):
@@ -88,14 +93,14 @@ def fill_slot_table(table: Ints, slots: Ints, count: int) -> None:
             insert_record(table, slots, slot)
 
 
-@njit(**OPTIONS)
+@compiled
 def fill_item_table(table: Ints, items: Ints, count: int) -> None:
     """Enter the first ``count`` items into an empty table."""
     for row in range(count):
         insert_record(table, items, row)
 
 
-@njit(**OPTIONS)
+@compiled
 def find_slot(table: Ints, slots: Ints, user: int, key: int, value: int) -> int:
     """Slot of a user's key value, or -1."""
     mask = table.size - 1
@@ -109,7 +114,7 @@ def find_slot(table: Ints, slots: Ints, user: int, key: int, value: int) -> int:
         place = (place + 1) & mask
 
 
-@njit(**OPTIONS)
+@compiled
 def find_item(table: Ints, items: Ints, item_key: int) -> int:
     """Row of the item with this hashed id, or -1."""
     mask = table.size - 1
@@ -121,7 +126,42 @@ def find_item(table: Ints, items: Ints, item_key: int) -> int:
         place = (place + 1) & mask
 
 
-@njit(**OPTIONS)
+@compiled
+def link_newest(records: Ints, meta: Ints, newest_at: int, record: int) -> None:
+    """Put a record that is in no list at the recently used end; ``meta`` holds newest and oldest side by side."""
+    newest = meta[newest_at]
+    records[record, NEWER] = -1
+    records[record, OLDER] = newest
+    if newest >= 0:
+        records[newest, NEWER] = record
+    else:
+        meta[newest_at + 1] = record
+    meta[newest_at] = record
+
+
+@compiled
+def unlink(records: Ints, meta: Ints, newest_at: int, record: int) -> None:
+    """Take a record out of its list by last use."""
+    newer, older = records[record, NEWER], records[record, OLDER]
+    if newer >= 0:
+        records[newer, OLDER] = older
+    else:
+        meta[newest_at] = older
+    if older >= 0:
+        records[older, NEWER] = newer
+    else:
+        meta[newest_at + 1] = newer
+
+
+@compiled
+def touch(records: Ints, meta: Ints, newest_at: int, record: int) -> None:
+    """Mark a record as used just now."""
+    if meta[newest_at] != record:
+        unlink(records, meta, newest_at, record)
+        link_newest(records, meta, newest_at, record)
+
+
+@compiled
 def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: int, value: int) -> int:
     """Add a slot and link it to its user; there must be room."""
     slot = meta[META_FREE_SLOT]
@@ -135,14 +175,19 @@ def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: 
     slots[slot, SLOT_USER] = user
     slots[slot, SLOT_KEY] = key
     slots[slot, SLOT_VALUE] = value
-    slots[slot, SLOT_NEXT] = users[user, FIRST_SLOT]
+    first = users[user, FIRST_SLOT]
+    slots[slot, SLOT_NEXT] = first
+    slots[slot, SLOT_PREVIOUS] = -1
     slots[slot, SLOT_TICK:] = -1  # no request, no place, no block, no time
+    if first >= 0:
+        slots[first, SLOT_PREVIOUS] = slot
     users[user, FIRST_SLOT] = slot
     insert_record(table, slots, slot)
+    link_newest(slots, meta, META_NEWEST_SLOT, slot)
     return slot
 
 
-@njit(**OPTIONS)
+@compiled
 def new_block(pool: Ints, meta: Ints, counter: int, size: int) -> int:
     """Take a zeroed block of the pool; there must be room."""
     block = meta[META_FREE_BLOCKS + counter]
@@ -155,7 +200,7 @@ def new_block(pool: Ints, meta: Ints, counter: int, size: int) -> int:
     return block
 
 
-@njit(**OPTIONS)
+@compiled
 def free_block(pool: Ints, meta: Ints, counter: int, size: int, block: int) -> None:
     """Wipe a block and keep it for the next slot of the same counter."""
     pool[block : block + size] = 0
@@ -163,60 +208,51 @@ def free_block(pool: Ints, meta: Ints, counter: int, size: int, block: int) -> N
     meta[META_FREE_BLOCKS + counter] = block
 
 
-@njit(**OPTIONS)
-def link_newest(items: Ints, meta: Ints, row: int) -> None:
-    """Put a row that is in no list at the recently used end."""
-    newest = meta[META_NEWEST_ROW]
-    items[row, ITEM_NEWER] = -1
-    items[row, ITEM_OLDER] = newest
-    if newest >= 0:
-        items[newest, ITEM_NEWER] = row
-    else:
-        meta[META_OLDEST_ROW] = row
-    meta[META_NEWEST_ROW] = row
-
-
-@njit(**OPTIONS)
-def unlink(items: Ints, meta: Ints, row: int) -> None:
-    """Take a row out of the list."""
-    newer, older = items[row, ITEM_NEWER], items[row, ITEM_OLDER]
-    if newer >= 0:
-        items[newer, ITEM_OLDER] = older
-    else:
-        meta[META_NEWEST_ROW] = older
-    if older >= 0:
-        items[older, ITEM_NEWER] = newer
-    else:
-        meta[META_OLDEST_ROW] = newer
-
-
-@njit(**OPTIONS)
-def touch(items: Ints, meta: Ints, row: int) -> None:
-    """Mark a row as used just now."""
-    if meta[META_NEWEST_ROW] != row:
-        unlink(items, meta, row)
-        link_newest(items, meta, row)
-
-
-@njit(**OPTIONS)
+@compiled
 def touch_rows(items: Ints, meta: Ints, rows: NDArray[np.int32]) -> None:
     """Mark rows as used, the last of them most recently."""
     for i in range(rows.size):
-        touch(items, meta, rows[i])
+        touch(items, meta, META_NEWEST_ROW, rows[i])
 
 
-@njit(**OPTIONS)
+@compiled
 def evict_oldest(items: Ints, meta: Ints, item_table: Ints) -> int:
     """Take the least recently used item out of list and table; return its row, now free."""
     row = meta[META_OLDEST_ROW]
-    unlink(items, meta, row)
+    unlink(items, meta, META_NEWEST_ROW, row)
     remove_record(item_table, items, row)
     return row
 
 
-@njit(**OPTIONS)
+@compiled
 def add_row(items: Ints, meta: Ints, item_table: Ints, row: int, item_key: int) -> None:
     """Enter a free row under its hashed id, most recently used."""
     items[row, ITEM_KEY] = item_key
     insert_record(item_table, items, row)
-    link_newest(items, meta, row)
+    link_newest(items, meta, META_NEWEST_ROW, row)
+
+
+@compiled
+def drop_slot(
+    table: Ints, slots: Ints, pool: Ints, meta: Ints, users: Ints, keys: Ints, counters: Ints, slot: int
+) -> None:
+    """Free and overwrite a slot and its blocks."""
+    user, key = slots[slot, SLOT_USER], slots[slot, SLOT_KEY]
+    begin = keys[key, KEY_FIRST_COUNTER]
+    for c in range(begin, keys[key, KEY_END_COUNTER]):
+        block = slots[slot, SLOT_COUNTERS + 2 * (c - begin)]
+        if block >= 0:
+            free_block(pool, meta, c, counters[c, COUNTER_BLOCK_SIZE], block)
+    remove_record(table, slots, slot)
+    unlink(slots, meta, META_NEWEST_SLOT, slot)
+    following, previous = slots[slot, SLOT_NEXT], slots[slot, SLOT_PREVIOUS]
+    if following >= 0:
+        slots[following, SLOT_PREVIOUS] = previous
+    if previous >= 0:
+        slots[previous, SLOT_NEXT] = following
+    else:
+        users[user, FIRST_SLOT] = following
+    slots[slot, :] = -1
+    slots[slot, SLOT_NEXT] = meta[META_FREE_SLOT]
+    meta[META_FREE_SLOT] = slot
+    meta[META_FREE_SLOTS] += 1

@@ -34,12 +34,12 @@ class DeepFM(Ranker):
         self, spec: FeatureSpec, factors: int = 8, hidden: tuple[int, int] = (64, 32), *, dropout: float = 0.1
     ) -> None:
         super().__init__(spec, dropout=dropout)
-        widths = [feature.buckets for feature in spec.ids for _ in range(feature.width or 1)]
+        widths = [feature.rows for feature in spec.ids for _ in range(feature.width or 1)]
         starts: list[int] = []
         total = 0
         for feature in spec.ids:
             starts += [total] * (feature.width or 1)
-            total += feature.buckets
+            total += feature.rows
         self.register_buffer("offsets", torch.tensor(starts, dtype=torch.int32))
         columns, dense = len(widths), self.shapes["dense"].shape[-1]
         self.embedding = nn.Embedding(total, factors)

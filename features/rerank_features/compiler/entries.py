@@ -1,0 +1,202 @@
+"""The functions of the feature code that are called from outside; every argument is a 64-bit integer.
+
+``state`` is the address of a state's table, whose cells :mod:`rerank_features.compiler` names; ``event`` and
+``request`` are addresses of records; ``rows`` is the address of int32 rows, ``count`` how many.
+"""
+
+from __future__ import annotations
+
+from rerank_features import compiler as code
+from rerank_features.compiler import emission, kernels, tables
+from rerank_features.compiler.native import (
+    byte_rows,
+    compiled,
+    float_record,
+    float_rows,
+    floats,
+    int_rows,
+    ints,
+    record,
+    row_matrix32,
+    row_record,
+    rows32,
+    single_rows,
+    singles,
+)
+from rerank_features.compiler.similarity import store_inverse_norms as _store_inverse_norms
+
+
+@compiled
+def update(state: int, event: int) -> int:
+    """Fold an event in; 0 where a table is too small, and nothing has changed."""
+    fields = record(event, code.EVENT_CELLS)
+    done = kernels.update(
+        fields[code.EVENT_USER],
+        fields[code.EVENT_KIND],
+        fields[code.EVENT_ROW],
+        fields[code.EVENT_KEY],
+        fields[code.EVENT_TIME_MS],
+        fields[code.EVENT_POSITION],
+        float_record(event, code.EVENT_CELLS)[code.EVENT_VALUE],
+        record(state, code.TABLE_CELLS)[code.AT_GAP_MS],
+        ints(state, code.AT_LIMITS),
+        int_rows(state, code.AT_KEYS),
+        int_rows(state, code.AT_COUNTERS),
+        byte_rows(state, code.AT_COUNTER_KINDS),
+        float_rows(state, code.AT_COUNTER_BOUNDS),
+        int_rows(state, code.AT_WINDOWS),
+        int_rows(state, code.AT_SEQUENCES),
+        byte_rows(state, code.AT_SEQUENCE_KINDS),
+        int_rows(state, code.AT_USERS),
+        int_rows(state, code.AT_SLOTS),
+        ints(state, code.AT_TABLE),
+        ints(state, code.AT_POOL),
+        rows32(state, code.AT_POOL),
+        ints(state, code.AT_META),
+        int_rows(state, code.AT_ENTRIES),
+        float_rows(state, code.AT_VALUES),
+        int_rows(state, code.AT_ITEMS),
+    )
+    return int(done)
+
+
+@compiled
+def emit(state: int, request: int) -> int:
+    """Write the arrays of a request; 0 where there is too little scratch, and the request says how much it takes."""
+    rows = rows32(request, code.REQUEST_ROWS)
+    keys, windows = int_rows(state, code.AT_KEYS), int_rows(state, code.AT_WINDOWS)
+    sequences, entries = int_rows(state, code.AT_SEQUENCES), int_rows(state, code.AT_ENTRIES)
+    embeddings = single_rows(state, code.AT_EMBEDDINGS)
+    scratch_ints, scratch_floats = ints(state, code.AT_SCRATCH_INTS), floats(state, code.AT_SCRATCH_FLOATS)
+    scratch_singles = singles(state, code.AT_SCRATCH_SINGLES)
+    fields, numbers = record(request, code.REQUEST_CELLS), record(state, code.TABLE_CELLS)
+    needs = fields[code.REQUEST_NEEDS :]
+    emission.scratch_needs(
+        rows.size, numbers[code.AT_SLOT_COLUMNS], keys, windows, sequences, entries, embeddings, needs
+    )
+    if needs[0] > scratch_ints.size or needs[1] > scratch_floats.size or needs[2] > scratch_singles.size:
+        return 0
+    emission.emit(
+        rows,
+        fields[code.REQUEST_USER],
+        fields[code.REQUEST_NOW_MS],
+        numbers[code.AT_GAP_MS],
+        numbers[code.AT_SLOT_COLUMNS],
+        floats(request, code.REQUEST_SCORES),
+        floats(request, code.REQUEST_NUMBERS),
+        ints(request, code.REQUEST_WORDS),
+        ints(request, code.REQUEST_MATCHES),
+        keys,
+        windows,
+        int_rows(state, code.AT_FEATURES),
+        float_rows(state, code.AT_FEATURE_NUMBERS),
+        int_rows(state, code.AT_IDS),
+        int_rows(state, code.AT_VOCABULARY),
+        sequences,
+        int_rows(state, code.AT_SEQUENCE_IDS),
+        int_rows(state, code.AT_SEQUENCE_COLUMNS),
+        byte_rows(state, code.AT_SEQUENCE_KINDS),
+        int_rows(state, code.AT_USERS),
+        int_rows(state, code.AT_SLOTS),
+        ints(state, code.AT_TABLE),
+        ints(state, code.AT_POOL),
+        rows32(state, code.AT_POOL),
+        ints(state, code.AT_META),
+        entries,
+        float_rows(state, code.AT_VALUES),
+        int_rows(state, code.AT_ITEMS),
+        ints(state, code.AT_ITEM_TABLE),
+        float_rows(state, code.AT_ITEM_NUMBERS),
+        embeddings,
+        single_rows(request, code.REQUEST_DENSE),
+        row_matrix32(request, code.REQUEST_IDS),
+        single_rows(request, code.REQUEST_EMBEDDING),
+        singles(request, code.REQUEST_SINGLES),
+        rows32(request, code.REQUEST_INTEGERS),
+        scratch_ints,
+        scratch_floats,
+        scratch_singles,
+    )
+    return 1
+
+
+@compiled
+def forget_user(state: int, user: int) -> int:
+    """Free and overwrite everything that belongs to a user's row."""
+    kernels.forget_user(
+        user,
+        int_rows(state, code.AT_KEYS),
+        int_rows(state, code.AT_COUNTERS),
+        int_rows(state, code.AT_USERS),
+        int_rows(state, code.AT_SLOTS),
+        ints(state, code.AT_TABLE),
+        ints(state, code.AT_POOL),
+        ints(state, code.AT_META),
+        int_rows(state, code.AT_ENTRIES),
+        float_rows(state, code.AT_VALUES),
+    )
+    return 0
+
+
+@compiled
+def touch_rows(state: int, rows: int, count: int) -> int:
+    """Mark item rows as used, the last of them most recently."""
+    tables.touch_rows(int_rows(state, code.AT_ITEMS), ints(state, code.AT_META), row_record(rows, count))
+    return 0
+
+
+@compiled
+def evict_oldest(state: int) -> int:
+    """Take the least recently used item out; its row, now free."""
+    return tables.evict_oldest(
+        int_rows(state, code.AT_ITEMS), ints(state, code.AT_META), ints(state, code.AT_ITEM_TABLE)
+    )
+
+
+@compiled
+def add_row(state: int, row: int, item_key: int) -> int:
+    """Enter a free item row under its hashed id."""
+    tables.add_row(
+        int_rows(state, code.AT_ITEMS), ints(state, code.AT_META), ints(state, code.AT_ITEM_TABLE), row, item_key
+    )
+    return 0
+
+
+@compiled
+def fill_slot_table(state: int) -> int:
+    """Enter every live slot into the empty table."""
+    slots = int_rows(state, code.AT_SLOTS)
+    tables.fill_slot_table(ints(state, code.AT_TABLE), slots, ints(state, code.AT_META)[code.META_SLOTS])
+    return 0
+
+
+@compiled
+def fill_item_table(state: int, count: int) -> int:
+    """Enter the first ``count`` items into the empty table."""
+    tables.fill_item_table(ints(state, code.AT_ITEM_TABLE), int_rows(state, code.AT_ITEMS), count)
+    return 0
+
+
+@compiled
+def store_inverse_norms(state: int, rows: int, count: int) -> int:
+    """Compute what cosines need of the embeddings of item rows."""
+    _store_inverse_norms(
+        single_rows(state, code.AT_EMBEDDINGS),
+        int_rows(state, code.AT_ITEMS),
+        float_rows(state, code.AT_ITEM_NUMBERS),
+        row_record(rows, count),
+    )
+    return 0
+
+
+ENTRIES = (
+    update,
+    emit,
+    forget_user,
+    touch_rows,
+    evict_oldest,
+    add_row,
+    fill_slot_table,
+    fill_item_table,
+    store_inverse_norms,
+)
