@@ -60,6 +60,17 @@ def signed64(unsigned: int) -> int:
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
 
 
+def signed_hash(field: str, value: str) -> int:
+    """The hash of one value of a field as a signed number, as state and kernels hold it; never 0.
+
+    Examples
+    --------
+    >>> signed_hash("language", "en") % 2**64 == hash64("language", "en")
+    True
+    """
+    return signed64(hash64(field, value))
+
+
 def words_of(text: str) -> list[str]:
     """Different words of a text in their order: compatibility forms unified (NFKC), case folded, letters and digits.
 

@@ -36,7 +36,7 @@ from rerank_engine.errors import EventError
 from rerank_features import compiler as code
 from rerank_features.compiler.program import compile_spec
 from rerank_features.events import Event, Item, Request
-from rerank_features.hashing import hash64, signed64, words_of
+from rerank_features.hashing import words_of
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
 
@@ -288,7 +288,7 @@ class FeaturePipeline:
                 ),
                 user,
                 now_ms,
-                *(0, 0, 0),
+                *[0] * (code.REQUEST_CELLS - code.REQUEST_NEEDS),
             ],
             np.int64,
         )
@@ -326,6 +326,7 @@ class FeaturePipeline:
         >>> FeaturePipeline(FeatureSpec(name="feed")).forget("u")
         """
         self._state.forget(user)
+        self._state.wipe_scratch()
         self._event[:] = bytes(len(self._event))
 
     def reset(self) -> None:
@@ -344,7 +345,7 @@ class FeaturePipeline:
             value = request.context.get(context)
             listed: list[str] = []
             if value is not None:
-                text = value if isinstance(value, str) else json.dumps(value)
+                text = _text(value)
                 listed = words_of(text)[:width] if context in self._spec.context.text else [text]
             found += [self._state.word(field, one) for one in listed] + [0] * (width - len(listed))
         return np.array(found, np.int64)
@@ -367,6 +368,10 @@ class FeaturePipeline:
         for i, name in enumerate(fields.categorical):
             value = request.context.get(name)
             if value is not None:
-                # numbers and booleans count as their JSON text, the same in every language
-                words[i] = signed64(hash64(name, value if isinstance(value, str) else json.dumps(value)))
+                words[i] = self._state.word(name, _text(value))
         return numbers, words
+
+
+def _text(value: str | float) -> str:
+    """A fact of the context as a word: numbers and booleans as their JSON text, the same in every language."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -18,7 +18,7 @@ from rerank_features import compiler as code
 from rerank_features.compiler.machine import functions
 from rerank_features.compiler.program import Program
 from rerank_features.events import Item
-from rerank_features.hashing import ITEM_FIELD, hash64, signed64, words_of
+from rerank_features.hashing import ITEM_FIELD, signed_hash, words_of
 from rerank_features.spec import FeatureSpec
 
 _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
@@ -128,8 +128,6 @@ class FlatState:
         if row < 0:
             return
         self.code.forget_user(self.address, row)
-        for scratch in (self.scratch_ints, self.scratch_floats, self.scratch_singles):
-            scratch.fill(0)
         self._free_users.append(row)
 
     def _grow_users(self) -> None:
@@ -141,6 +139,11 @@ class FlatState:
         self.entries = _longer(self.entries, new)
         self.values = _longer(self.values, new)
         self.bind()
+
+    def wipe_scratch(self) -> None:
+        """Overwrite what the last emissions left behind."""
+        for scratch in (self.scratch_ints, self.scratch_floats, self.scratch_singles):
+            scratch.fill(0)
 
     def grow_scratch(self, needs: Sequence[int]) -> None:
         """Make room for an emission that takes so many integers, floats and single-precision floats."""
@@ -255,7 +258,7 @@ class FlatState:
         if word is None:
             if len(self._words) >= _CACHED_WORDS:
                 self._words.clear()
-            word = self._words[field, value] = signed64(hash64(field, value))
+            word = self._words[field, value] = signed_hash(field, value)
         return word
 
     def _identify(self, row: int, item: Item) -> None:
@@ -305,10 +308,10 @@ def item_key(item: str) -> int:
 
     Examples
     --------
-    >>> item_key("m1") == signed64(hash64("item", "m1"))
+    >>> item_key("m1") == signed_hash("item", "m1")
     True
     """
-    return signed64(hash64(ITEM_FIELD, item))
+    return signed_hash(ITEM_FIELD, item)
 
 
 def as_items(items: Iterable[Item]) -> tuple[Item, ...]:

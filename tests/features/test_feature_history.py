@@ -140,10 +140,10 @@ class Oracle:
         held = sorted((e for e in self.events if e.kind in sequence.kinds), key=lambda e: -e.time_ms)
         return held[: sequence.length]
 
-    def words(self, field: str, item: str, *, bare: bool = False) -> list[str]:
+    def words(self, field: str, item: str) -> list[str]:
         if field == "item":
             return [item]
-        if item not in self.items or bare:
+        if item not in self.items:
             return []
         known = self.items[item]
         if field == "tags":
@@ -213,23 +213,15 @@ class Oracle:
         values = [e.value or 0.0 for e in matching]
         known = [e for e in chosen if feature.field == "item" or e.item in self.items]
         newest = next((i for i, e in enumerate(chosen) if e in matching), None)
-        return (
-            {
-                "share": len(matching) / len(known) if known else 0.0,
-                "count": len(matching),
-                "value_sum": sum(values),
-                "value_mean": sum(values) / len(values) if values else 0.0,
-                "since_s": feature.cap if newest is None else (self.now_ms - chosen[newest].time_ms) / 1000,
-                "place": feature.cap if newest is None else newest,
-            }[feature.reduce]
-            if feature.reduce not in ("since_s", "place")
-            else min(
-                feature.cap,
-                feature.cap
-                if newest is None
-                else ((self.now_ms - chosen[newest].time_ms) / 1000 if feature.reduce == "since_s" else newest),
-            )
-        )
+        since_s = math.inf if newest is None else (self.now_ms - chosen[newest].time_ms) / 1000
+        return {
+            "share": len(matching) / len(known) if known else 0.0,
+            "count": len(matching),
+            "value_sum": sum(values),
+            "value_mean": sum(values) / len(values) if values else 0.0,
+            "since_s": min(feature.cap, since_s),
+            "place": min(feature.cap, math.inf if newest is None else newest),
+        }[feature.reduce]
 
     def _history_number(self, feature: Any, place: int, item: Item) -> float:
         every = self.entries(feature.sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from threading import Lock
 
 from rerank_engine.codegen.elf import FlatImage, flatten
@@ -11,6 +12,15 @@ from rerank_engine.native_call import ENTRY
 
 _LLVM_LOCK = Lock()
 _OPTIMISATION_LEVEL = 2
+
+
+def with_attributes(assembly: str, target: Target, *attributes: str) -> str:
+    """Give every function what an image needs, and further attributes.
+
+    LLVM must not turn loops into calls of a library, which the image has not; and Windows knows no red zone.
+    """
+    every = ['"no-builtins"', *attributes, *(["noredzone"] if target.calling_convention == "win64cc" else [])]
+    return re.sub(r"^(define [^\n]*?)( \{)?$", rf"\1 {' '.join(every)}\2", assembly, flags=re.MULTILINE)
 
 
 def compile_assembly(assembly: str, target: Target, *entries: str, vectorize: bool = False) -> FlatImage:

@@ -19,13 +19,13 @@ function is called.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
 from rerank_engine.arena import REUSE_OFFSET, SIZES_OFFSET, STATUS_OFFSET
+from rerank_engine.codegen.assembly import with_attributes
 from rerank_engine.codegen.elementwise import elements_of
 from rerank_engine.codegen.emitter import I32, I64, POINTER, Carried, Emitter, i64
 from rerank_engine.codegen.lowering import Lowering
@@ -89,11 +89,8 @@ def generate(plan: Plan, target: Target, tilings: Tilings) -> Generated:
 
 def module_text(module: ir.Module, target: Target) -> str:
     """Assembly of a module, with the attributes that every function needs."""
-    # Without the first LLVM turns copy loops into calls of memcpy, which the image has not. Without the second it takes
-    # comparisons for tests of bits, which tell a denormal from the zero that it counts as.
-    extra = ' "no-builtins" "denormal-fp-math"="preserve-sign,preserve-sign"'
-    extra += " noredzone" if target.calling_convention == "win64cc" else ""
-    return re.sub(r"^(define [^\n]*)$", rf"\1{extra}", str(module), flags=re.MULTILINE)
+    # Without it LLVM takes comparisons for tests of bits, which tell a denormal from the zero that it counts as.
+    return with_attributes(str(module), target, '"denormal-fp-math"="preserve-sign,preserve-sign"')
 
 
 def _step_function(

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 import sys
 import time
+from typing import Any
 
-from rerank_engine.codegen.assembly import compile_assembly
+from rerank_engine.codegen.assembly import compile_assembly, with_attributes
 from rerank_engine.codegen.target import Target, host_target, named_target
 from rerank_engine.image import Image
 from rerank_engine.ready import runnable_targets
 from rerank_features.compiler.machine import SIGNATURES, ready_path, source_digest
 
 _LIBRARY = """
-define void @memset(ptr %place, i8 %byte, i64 %count) "no-builtins" {
+define void @memset(ptr %place, i8 %byte, i64 %count) {
 entry:
   br label %head
 head:
@@ -57,7 +58,7 @@ def build_image(target: Target | None = None) -> Image:
     """
     started = time.perf_counter()
     target = target or host_target()
-    assembly = _assembly()
+    assembly = with_attributes(_assembly(), target)
     assembly = re.sub(r'^target triple = ".*"$', f'target triple = "{target.triple}"', assembly, flags=re.MULTILINE)
     if target.calling_convention:
         names = "|".join(SIGNATURES)
@@ -93,11 +94,9 @@ def _assembly() -> str:
             module = part
         else:
             module.link_in(part)
-        module.link_in(_wrapper(entry.py_func.__name__, result.fndesc.llvm_func_name, count, module))
+        _link(module, _wrapper(entry.py_func.__name__, result.fndesc.llvm_func_name, count))
     assert module is not None
-    library = llvm.parse_assembly(_LIBRARY)
-    library.triple, library.data_layout = module.triple, module.data_layout
-    module.link_in(library)
+    _link(module, _LIBRARY)
     # LLVM calls the library only after it has thrown away what is internal and not called.
     kept = {*SIGNATURES, "memset"}
     for function in module.functions:
@@ -106,16 +105,23 @@ def _assembly() -> str:
     for variable in module.global_variables:
         if not variable.is_declaration:
             variable.linkage = "internal"
-    return re.sub(r"^(define [^\n]*) \{$", r'\1 "no-builtins" {', str(module), flags=re.MULTILINE)
+    return str(module)
 
 
-def _wrapper(name: str, mangled: str, count: int, like: object) -> object:
-    """Numba's calling convention behind a plain one."""
+def _link(module: Any, text: str) -> None:
+    """Add functions that are written for any target."""
     import llvmlite.binding as llvm
 
+    further = llvm.parse_assembly(text)
+    further.triple, further.data_layout = module.triple, module.data_layout
+    module.link_in(further)
+
+
+def _wrapper(name: str, mangled: str, count: int) -> str:
+    """Numba's calling convention behind a plain one."""
     given = ", ".join(f"i64 %a{index}" for index in range(count))
     kinds = ", ".join(["i64"] * count)
-    text = f"""
+    return f"""
 declare i32 @"{mangled}"(ptr, ptr, {kinds})
 define i64 @{name}({given}) {{
   %result = alloca i64
@@ -125,9 +131,6 @@ define i64 @{name}({given}) {{
   ret i64 %value
 }}
 """
-    module = llvm.parse_assembly(text)
-    module.triple, module.data_layout = like.triple, like.data_layout  # type: ignore[attr-defined]
-    return module
 
 
 def build_ready(*targets: str) -> None:

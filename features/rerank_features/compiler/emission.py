@@ -90,7 +90,7 @@ def scratch_needs(
         key = windows[w, WINDOW_KEY]
         readings += 1 if keys[key, KEY_COLUMN] == USER_KEY else count * keys[key, KEY_WIDTH]
     needs[0] = (
-        (ENTRY_CELLS + 2) * entry_count
+        (ENTRY_CELLS + 1) * entry_count
         + sequences.shape[0]
         + 2 * windows.shape[0]
         + 2 * count * slot_columns
@@ -172,8 +172,6 @@ def emit(
         touch(items, meta, META_NEWEST_ROW, rows[n])
     at = (ENTRY_CELLS + 1) * entry_count
     listed = matrix(scratch_ints[:at], entry_count, ENTRY_CELLS + 1)
-    sequence_rows = scratch_ints[at : at + entry_count]
-    at += entry_count
     lengths = scratch_ints[at : at + sequences.shape[0]]
     at += sequences.shape[0]
     floors = scratch_ints[at : at + windows.shape[0]]
@@ -195,8 +193,6 @@ def emit(
     at += BUCKETS
     for s in range(sequences.shape[0]):
         lengths[s] = list_entries(sequences[s], users, entries, values, items, item_table, user, listed, listed_values)
-        for t in range(sequences[s, SEQUENCE_ENTRY], sequences[s, SEQUENCE_ENTRY] + lengths[s]):
-            sequence_rows[t] = listed[t, ENTRY_CELLS]
     for s in range(sequences.shape[0]):
         emit_sequence(
             s,
@@ -260,7 +256,7 @@ def emit(
             first = sequences[field, SEQUENCE_ENTRY]
             similarity(
                 rows,
-                sequence_rows[first : first + lengths[field]],
+                listed[first : first + lengths[field]],
                 listed_values[first : first + lengths[field]],
                 items,
                 item_numbers,

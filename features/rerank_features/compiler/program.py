@@ -35,7 +35,7 @@ from rerank_features.dense import (
     Similarity,
     TimeSince,
 )
-from rerank_features.hashing import hash64, signed64
+from rerank_features.hashing import signed_hash
 from rerank_features.parts import KIND_FIELD, USER_KEY, Decay
 from rerank_features.spec_check import ENTRY_NUMBERS, several_values, used_kinds
 
@@ -193,11 +193,11 @@ def compile_spec(spec: FeatureSpec) -> Program:
     last_column, last_width = max(item_columns.values())
     return Program(
         kinds=kinds,
-        gap_ms=math.floor(round(spec.session_gap_s * 1000, 6)) if has_session else -1,
+        gap_ms=milliseconds(spec.session_gap_s) if has_session else -1,
         limits=tables.limits,
         keys=tables.keys,
         counters=tables.counters,
-        counter_kinds=_kind_matrix([set(name[2]) for name in counters.ordered], kinds),
+        counter_kinds=_kind_places([name[2] for name in counters.ordered], kinds),
         counter_bounds=np.array([name[3] for name in counters.ordered], np.float64).reshape(-1, 2),
         windows=tables.windows,
         features=_table([row[0] for row in rows], code.FEATURE_CELLS),
@@ -236,16 +236,8 @@ def _table(rows: list[list[int]], columns: int) -> Ints:
     return np.array(rows, np.int64).reshape(len(rows), columns)
 
 
-def _kind_matrix(used: list[set[str]], kinds: dict[str, int]) -> NDArray[np.uint8]:
-    matrix = np.zeros((len(used), len(kinds) + 1), np.uint8)
-    for row, names in enumerate(used):
-        for name in names:
-            matrix[row, kinds[name]] = 1
-    return matrix
-
-
 def _kind_places(used: list[tuple[str, ...]], kinds: dict[str, int]) -> NDArray[np.uint8]:
-    """One plus the place of a kind among those of each sequence, 0 for a kind that it does not hold."""
+    """One plus the place of a kind among those of each row, 0 for a kind that is not among them."""
     matrix = np.zeros((len(used), len(kinds) + 1), np.uint8)
     for row, names in enumerate(used):
         for place, name in enumerate(names):
@@ -345,6 +337,15 @@ def _window_type(window: Window) -> tuple[int, int]:
     if isinstance(window, Decay):
         return code.DECAY, max(1, math.ceil(round(window.half_life_s * 1000, 6) / code.BUCKETS_A_HALF_LIFE))
     return code.FIXED, window_width_ms(window)
+
+
+def milliseconds(seconds: float) -> int:
+    """Whole milliseconds, rounded down, but for the last bits of a product.
+
+    >>> milliseconds(0.001), milliseconds(1.0005)
+    (1, 1000)
+    """
+    return math.floor(round(seconds * 1000, 6))
 
 
 def window_width_ms(window_s: float) -> int:
@@ -450,7 +451,7 @@ class _FeatureWriter:
         if isinstance(feature.window, str):
             ints[code.RECENT_MS] = code.RECENT_SESSION if feature.window == "session" else code.RECENT_EVER
         else:
-            ints[code.RECENT_MS] = math.floor(round(feature.window * 1000, 6))
+            ints[code.RECENT_MS] = milliseconds(feature.window)
         if isinstance(feature, HistoryCount):
             ints[code.OP] = code.HISTORY_COUNT
         elif isinstance(feature, HistoryDistinct):
@@ -502,7 +503,7 @@ def _vocabulary(feature: IdFeature) -> list[list[int]]:
     """Hash and row of each word, by hash. Of two words with one hash the first has the row."""
     rows: dict[int, int] = {}
     for place, word in enumerate(feature.vocabulary or ()):
-        rows.setdefault(signed64(hash64(feature.field, word)), place + 2)
+        rows.setdefault(signed_hash(feature.field, word), place + 2)
     return [[word, rows[word]] for word in sorted(rows)]
 
 
@@ -534,7 +535,7 @@ def _sequences(
         for action in sequence.actions:
             other = spec.sequences[numbers[action.sequence]]
             accepted = kind_set(action.kinds or other.kinds, kinds)
-            within_ms = math.floor(round(action.within_s * 1000, 6))
+            within_ms = milliseconds(action.within_s)
             columns.append([_ACTIONS[action.reduce], numbers[action.sequence], accepted, within_ms])
         shown = sequence.emit
         ids_at = reserve(f"{name}_ids", (length, len(sequence.ids)), True) if shown and sequence.ids else -1

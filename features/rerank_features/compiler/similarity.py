@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_features.compiler import (
+    ENTRY_CELLS,
     ITEM_HAS_EMBEDDING,
     ITEM_INVERSE_NORM,
     LAST_OF,
@@ -82,8 +83,8 @@ def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, scr
 @compiled
 def similarity(
     rows: Rows,
-    sequence_rows: Ints,
-    sequence_values: Floats,
+    listed: Ints,
+    values: Floats,
     items: Ints,
     item_numbers: Floats,
     embeddings: Singles,
@@ -101,19 +102,19 @@ def similarity(
 
     Parameters
     ----------
-    sequence_rows, sequence_values
-        The entries, newest first: item row (-1 for unknown) and event value.
+    listed, values
+        The entries, newest first, as :func:`~rerank_features.compiler.sequences.list_entries` writes them.
     chosen, scratch, scratch_singles
         Room for as many integers as there are entries; one number for each entry and each embedding element; one
         more row than the embedding has elements, of one number an entry.
     """
-    weights = scratch[: sequence_rows.size]
+    weights = scratch[: values.size]
     count = 0
-    for t in range(sequence_rows.size):
-        row = sequence_rows[t]
+    for t in range(values.size):
+        row = listed[t, ENTRY_CELLS]
         if row >= 0 and items[row, ITEM_HAS_EMBEDDING] != 0:
             chosen[count] = row
-            weights[count] = sequence_values[t] if weighted else 1.0
+            weights[count] = values[t] if weighted else 1.0
             count += 1
             if reduce == LAST_OF:
                 break
@@ -128,7 +129,7 @@ def similarity(
     if reduce == MAX_OF:
         _largest(rows, chosen[:count], weights[:count], embeddings, scratch_singles, column)
     elif total > 0.0:
-        query = scratch[sequence_rows.size : sequence_rows.size + embeddings.shape[1]]
+        query = scratch[values.size : values.size + embeddings.shape[1]]
         query[:] = 0.0
         for t in range(count):
             for e in range(query.size):
