@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import struct
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,14 +36,21 @@ from numpy.typing import NDArray
 
 from rerank_engine.errors import EventError
 from rerank_features import compiler as code
-from rerank_features.compiler.program import compile_spec
+from rerank_features.compiler.program import Program, compile_spec
 from rerank_features.events import Event, Item, Request
 from rerank_features.hashing import words_of
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
 
-_NO_SCORES = np.empty(0, np.float64)
+_Output = NDArray[np.float32] | NDArray[np.int32]
+
+_NO_SCORES = array("d")
 _EVENT = struct.Struct("=6qd")
+_REQUEST = struct.Struct(f"={code.REQUEST_CELLS}q")
+_NEEDS = struct.Struct("=3q")
+_CELL = struct.Struct("=q")
+_OF_CANDIDATES = "dense", "ids", "embedding"
+_KINDS = np.float32, np.int32, np.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ class FeatureBatch:
     n
         Number of candidates.
     arrays
-        By name, with the shapes of :meth:`FeaturePipeline.array_shapes`: fresh, C-contiguous, the caller's.
+        By name, with the shapes of :meth:`FeaturePipeline.array_shapes`: fresh, C-contiguous, the caller's. They lie
+        in one block of memory, which lives as long as any of them.
     time_ms
         The moment that the features describe: the request's time or the user's newest event's, if later.
     clock_skew_ms
@@ -66,7 +76,7 @@ class FeatureBatch:
     """
 
     n: int
-    arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]]
+    arrays: dict[str, _Output]
     time_ms: int
     clock_skew_ms: int
 
@@ -105,7 +115,14 @@ class FeaturePipeline:
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
         self._event = bytearray(8 * code.EVENT_CELLS)
-        self._event_address = ctypes.addressof(ctypes.c_char.from_buffer(self._event))
+        self._event_address = _address(self._event)
+        self._outputs = _Outputs(spec, self._program)
+        self._request = bytearray(_REQUEST.size)
+        self._request_address = _address(self._request)
+        self._numbers = array("d", [0.0] * len(spec.context.numeric))
+        self._words = array("q", [0] * len(spec.context.categorical))
+        self._matches = array("q", [0] * sum(width for _, _, width in self._program.matches))
+        self._inputs = [*self._numbers.buffer_info(), *self._words.buffer_info(), *self._matches.buffer_info()]
 
     @property
     def spec(self) -> FeatureSpec:
@@ -183,7 +200,7 @@ class FeaturePipeline:
         """
         rows = self._state.rows_of(as_items(items))
         self._state.touch(rows)
-        return rows.copy()
+        return np.array(rows, np.int32)
 
     def update(self, event: Event) -> bool:
         """Fold one event into the state, in constant time.
@@ -264,47 +281,45 @@ class FeaturePipeline:
         ((2, 1), 'int32')
         """
         program, state = self._program, self._state
-        numbers, words = self._context(request)
-        matches = self._match_words(request)
+        self._read_context(request)
         rows = state.rows_of(request.candidates)
-        count = rows.size
-        user = state.known_user_row(request.user)
-        newest = int(state.users[user, code.NEWEST]) if user >= 0 else -1
-        now_ms = max(request.time_ms, newest)
+        count = len(rows)
         scores = _NO_SCORES
         if self._reads_scores and request.scores is not None:
-            scores = np.array(request.scores, np.float64)
-        dense = np.empty((count, program.features.shape[0]), np.float32)
-        ids = np.empty((count, program.id_width), np.int32)
-        embedding = np.empty((count if self._spec.embedding else 0, self._embedding_dim), np.float32)
-        integers = np.zeros(program.buffer_sizes[0], np.int32)
-        singles = np.zeros(program.buffer_sizes[1], np.float32)
-        record = np.array(
-            [
-                *(
-                    part
-                    for array in (rows, scores, numbers, words, matches, singles, integers, dense, ids, embedding)
-                    for part in (array.ctypes.data, *array.shape)
-                ),
-                user,
-                now_ms,
-                *[0] * (code.REQUEST_CELLS - code.REQUEST_NEEDS),
-            ],
-            np.int64,
+            scores = array("d", request.scores)
+        outputs = self._outputs
+        starts, cells = outputs.places(count)
+        block = np.zeros(cells, np.float32)
+        address = block.ctypes.data
+        _REQUEST.pack_into(
+            self._request,
+            0,
+            *rows.buffer_info(),
+            *scores.buffer_info(),
+            *self._inputs,
+            address,
+            outputs.singles,
+            address + 4 * outputs.singles,
+            outputs.integers,
+            address + 4 * starts[0],
+            count,
+            program.features.shape[0],
+            address + 4 * starts[1],
+            count,
+            program.id_width,
+            address + 4 * starts[2],
+            count if self._spec.embedding else 0,
+            self._embedding_dim,
+            state.known_user_row(request.user),
+            request.time_ms,
+            0,
+            0,
+            0,
         )
-        while not state.code.emit(state.address, record.ctypes.data):
-            state.grow_scratch(record[code.REQUEST_NEEDS :].tolist())
-        arrays: dict[str, NDArray[np.float32] | NDArray[np.int32]] = {}
-        if self._spec.dense:
-            arrays["dense"] = dense
-        if self._spec.ids:
-            arrays["ids"] = ids
-        if self._spec.embedding:
-            arrays["embedding"] = embedding
-        for segment in program.segments:
-            buffer: NDArray[np.int32] | NDArray[np.float32] = integers if segment.integer else singles
-            arrays[segment.name] = buffer[segment.start : segment.stop].reshape(segment.shape)
-        return FeatureBatch(count, arrays, now_ms, now_ms - request.time_ms)
+        while not state.code.emit(state.address, self._request_address):
+            state.grow_scratch(_NEEDS.unpack_from(self._request, 8 * code.REQUEST_NEEDS))
+        (now_ms,) = _CELL.unpack_from(self._request, 8 * code.REQUEST_NOW_MS)
+        return FeatureBatch(count, outputs.views(block, starts, count), now_ms, now_ms - request.time_ms)
 
     def knows(self, user: str) -> bool:
         """Whether the state holds events of a user; not once they were pushed out or forgotten.
@@ -338,23 +353,9 @@ class FeaturePipeline:
         """
         self._state.reset()
 
-    def _match_words(self, request: Request) -> NDArray[np.int64]:
-        """Hashed words of the request, for each feature that compares them with an item's; 0 behind the last."""
-        found: list[int] = []
-        for context, field, width in self._program.matches:
-            value = request.context.get(context)
-            listed: list[str] = []
-            if value is not None:
-                text = _text(value)
-                listed = words_of(text)[:width] if context in self._spec.context.text else [text]
-            found += [self._state.word(field, one) for one in listed] + [0] * (width - len(listed))
-        return np.array(found, np.int64)
-
-    def _context(self, request: Request) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Declared numbers, NaN for missing, and hashed words, 0 for missing."""
+    def _read_context(self, request: Request) -> None:
+        """Declared numbers, NaN for missing; hashed words, 0 for missing; words to match with items', 0 behind them."""
         fields = self._spec.context
-        numbers = np.full(len(fields.numeric), np.nan)
-        words = np.zeros(len(fields.categorical), np.int64)
         for i, name in enumerate(fields.numeric):
             value = request.context.get(name)
             if isinstance(value, str):
@@ -362,14 +363,62 @@ class FeaturePipeline:
                     f"request.context[{name!r}]: expected a number, as the spec {self._spec.name!r} declares it "
                     f"under context.numeric, got {value!r}; send a number, or declare it under context.categorical"
                 )
-            if value is not None:
-                # an int may be larger than any float
-                numbers[i] = max(-code.MAX_FLOAT32, min(value, code.MAX_FLOAT32))
+            # an int may be larger than any float
+            self._numbers[i] = math.nan if value is None else max(-code.MAX_FLOAT32, min(value, code.MAX_FLOAT32))
         for i, name in enumerate(fields.categorical):
             value = request.context.get(name)
+            self._words[i] = 0 if value is None else self._state.word(name, _text(value))
+        at = 0
+        for context, field, width in self._program.matches:
+            value = request.context.get(context)
+            listed: list[str] = []
             if value is not None:
-                words[i] = self._state.word(name, _text(value))
-        return numbers, words
+                text = _text(value)
+                listed = words_of(text)[:width] if context in fields.text else [text]
+            for j in range(width):
+                self._matches[at + j] = self._state.word(field, listed[j]) if j < len(listed) else 0
+            at += width
+
+
+class _Outputs:
+    """Where the arrays of a request lie in one block of memory: sequences first, then what grows with the list."""
+
+    def __init__(self, spec: FeatureSpec, program: Program) -> None:
+        self.integers, self.singles = program.buffer_sizes
+        self._widths = (
+            program.features.shape[0],
+            program.id_width,
+            spec.items.embedding_dim if spec.embedding else 0,
+        )
+        self._segments = [
+            (one.name, one.shape, np.int32 if one.integer else np.float32, 4 * (one.start + one.integer * self.singles))
+            for one in program.segments
+        ]
+
+    def places(self, count: int) -> tuple[tuple[int, int, int], int]:
+        """Where dense, ids and embedding begin, in cells of four bytes, each at a multiple of 64 bytes; and the end."""
+        dense = self.singles + self.integers
+        ids = dense + _aligned(count * self._widths[0])
+        embedding = ids + _aligned(count * self._widths[1])
+        return (dense, ids, embedding), embedding + count * self._widths[2]
+
+    def views(self, block: NDArray[np.float32], starts: tuple[int, int, int], count: int) -> dict[str, _Output]:
+        """The arrays by name."""
+        arrays: dict[str, _Output] = {}
+        for name, kind, start, width in zip(_OF_CANDIDATES, _KINDS, starts, self._widths, strict=True):
+            if width:
+                arrays[name] = np.ndarray((count, width), kind, block, 4 * start)
+        for name, shape, dtype, offset in self._segments:
+            arrays[name] = np.ndarray(shape, dtype, block, offset)
+        return arrays
+
+
+def _address(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def _aligned(cells: int) -> int:
+    return -(-cells // 16) * 16
 
 
 def _text(value: str | float) -> str:

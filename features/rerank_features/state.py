@@ -7,6 +7,7 @@ list, so that forgetting a user frees and overwrites exactly what is theirs.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -80,7 +81,7 @@ class FlatState:
         self.item_rows: dict[str, int] = {}
         self._item_at: list[Item] = []
         self._row_of_object: dict[int, int] = {}
-        self._last: tuple[Sequence[Item], NDArray[np.int32]] | None = None
+        self._last: tuple[Sequence[Item], array[int]] | None = None
         self.items = np.zeros((item_count, program.item_width), np.int64)
         self.item_table = np.zeros(_table_size(item_count), np.int64)
         self.item_numbers = np.zeros((item_count, code.ITEM_NUMERIC + len(spec.items.numeric)), np.float64)
@@ -167,8 +168,8 @@ class FlatState:
 
     # ---- items
 
-    def rows_of(self, items: Sequence[Item]) -> NDArray[np.int32]:
-        """(N,) int32 rows of items, whose fields are stored where they are new or have changed.
+    def rows_of(self, items: Sequence[Item]) -> array[int]:
+        """(N,) 32-bit rows of items, whose fields are stored where they are new or have changed.
 
         The same Item object is recognised by identity; the state keeps it alive, so that its identity stays
         its own.
@@ -186,14 +187,14 @@ class FlatState:
         if None in found:
             self._remember(items, found)
             found = [self.item_rows[item.id] for item in items]
-        rows = np.array(found, np.int32)
+        rows = array("i", [row for row in found if row is not None])
         if isinstance(items, tuple):  # a list might have other content the next time
             self._last = items, rows
         return rows
 
-    def touch(self, rows: NDArray[np.int32]) -> None:
+    def touch(self, rows: array[int]) -> None:
         """Mark item rows as used, the last of them most recently."""
-        self.code.touch_rows(self.address, rows.ctypes.data, rows.size)
+        self.code.touch_rows(self.address, *rows.buffer_info())
 
     def _remember(self, items: Sequence[Item], found: Sequence[int | None]) -> None:
         """Store the items that were not ``found`` by identity; none of the items is pushed out for another."""
@@ -217,7 +218,7 @@ class FlatState:
                 f"max_items = {self.spec.max_items}; raise max_items or send fewer candidates"
             )
         self._last = None
-        self.touch(np.array(sorted(kept), np.int32))
+        self.touch(array("i", sorted(kept)))
         for row, item in same:
             self._identify(row, item)
         if changed:

@@ -36,6 +36,9 @@ done:
 """
 """What LLVM calls for a loop that only fills."""
 
+_WIDEST_VECTORS = '"prefer-vector-width"="512"'
+"""Of a target's vectors the widest: most of the time goes into flat loops over candidates."""
+
 
 def build_image(target: Target | None = None) -> Image:
     """Compile every entry for a target; default: this machine.
@@ -58,7 +61,7 @@ def build_image(target: Target | None = None) -> Image:
     """
     started = time.perf_counter()
     target = target or host_target()
-    assembly = with_attributes(_assembly(), target)
+    assembly = with_attributes(_assembly(), target, _WIDEST_VECTORS)
     assembly = re.sub(r'^target triple = ".*"$', f'target triple = "{target.triple}"', assembly, flags=re.MULTILINE)
     if target.calling_convention:
         names = "|".join(SIGNATURES)

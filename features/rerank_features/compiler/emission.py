@@ -56,11 +56,12 @@ from rerank_features.compiler import (
     WINDOW_KEY,
 )
 from rerank_features.compiler.history import history_feature
-from rerank_features.compiler.lists import context_match, list_share, local_time, transform
+from rerank_features.compiler.lists import clip, context_match, is_elementwise, local_time, transform
+from rerank_features.compiler.matching import list_share
 from rerank_features.compiler.native import compiled, matrix
 from rerank_features.compiler.reading import find_slots, now_of, read_windows, reduce_values, value_slots, window_floors
 from rerank_features.compiler.sequences import bucket_of, emit_sequence, list_entries, row_in_vocabulary
-from rerank_features.compiler.similarity import similarity
+from rerank_features.compiler.similarity import padded_length, similarity, turn_candidates
 from rerank_features.compiler.tables import touch
 
 Ints = NDArray[np.int64]
@@ -76,6 +77,7 @@ def scratch_needs(
     slot_columns: int,
     keys: Ints,
     windows: Ints,
+    features: Ints,
     sequences: Ints,
     entries: Ints,
     embeddings: Singles,
@@ -85,6 +87,9 @@ def scratch_needs(
     entry_count, longest = entries.shape[1] // ENTRY_CELLS, 0
     for s in range(sequences.shape[0]):
         longest = max(longest, sequences[s, SEQUENCE_LENGTH])
+    widest = 0
+    for f in range(features.shape[0]):
+        widest = max(widest, features[f, WIDTH])
     readings = 0
     for w in range(windows.shape[0]):
         key = windows[w, WINDOW_KEY]
@@ -97,9 +102,13 @@ def scratch_needs(
         + keys.shape[0]
         + 1
         + longest
+        + (longest + count + 1) * widest
+        + 2 * count
     )
-    needs[1] = entry_count + count * slot_columns + 2 * count + BUCKETS + 2 * readings + longest + embeddings.shape[1]
-    needs[2] = (embeddings.shape[1] + 1) * longest
+    needs[1] = (
+        entry_count + count * slot_columns + 1 + 2 * count + BUCKETS + 2 * readings + longest + embeddings.shape[1]
+    )
+    needs[2] = (embeddings.shape[1] + 1) * padded_length(count)
 
 
 @compiled
@@ -187,8 +196,8 @@ def emit(
     listed_values, at = scratch_floats[:entry_count], entry_count
     column, ordered = scratch_floats[at : at + count], scratch_floats[at + count : at + 2 * count]
     at += 2 * count
-    slot_values = scratch_floats[at : at + count * slot_columns]
-    at += count * slot_columns
+    slot_values = scratch_floats[at : at + count * slot_columns + 1]
+    at += count * slot_columns + 1
     weights = scratch_floats[at : at + BUCKETS]
     at += BUCKETS
     for s in range(sequences.shape[0]):
@@ -236,9 +245,10 @@ def emit(
     read_windows(
         slots, pool, counts, windows, floors, keys, users, now_ms, distinct, begins, starts, weights, ones, totals
     )
+    is_turned = False
     for f in range(features.shape[0]):
         feature, number = features[f], feature_numbers[f]
-        op, field = feature[OP], feature[FIELD]
+        op, field, wanted = feature[OP], feature[FIELD], feature[TRANSFORM]
         if op == SERVER_SCORE:
             for n in range(count):
                 column[n] = scores[n] if scores.size > 0 else 0.0
@@ -253,6 +263,9 @@ def emit(
             value = context_numbers[field]
             column[:] = number[PRIOR_VALUE] if math.isnan(value) else value
         elif op == SIMILARITY:
+            if not is_turned:
+                turn_candidates(rows, embeddings, scratch_singles)
+                is_turned = True
             first = sequences[field, SEQUENCE_ENTRY]
             similarity(
                 rows,
@@ -288,7 +301,7 @@ def emit(
         elif op == LIST_SIZE:
             column[:] = float(count)
         elif op == LIST_SHARE:
-            list_share(rows, items, field, feature[WIDTH], column)
+            list_share(rows, items, field, feature[WIDTH], chosen, column)
         elif op == ITEM_AGE:
             for n in range(count):
                 age_s = now_ms / 1000.0 - item_numbers[rows[n], field]
@@ -301,13 +314,18 @@ def emit(
         else:
             key = feature[FEATURE_KEY]
             mine = distinct[begins[key] : begins[key + 1]]
-            unseen = value_slots(
+            mine_and_unseen = slot_values[: mine.size + 1]
+            mine_and_unseen[mine.size] = value_slots(
                 slots, mine, starts, ones, totals, feature, number, now_of(keys, key, users, now_ms), slot_values
             )
-            reduce_values(found, keys[key], begins[key], feature[REDUCE], slot_values, unseen, column)
-        if feature[TRANSFORM] != NO_TRANSFORM:
-            for n in range(count):
-                column[n] = min(max(column[n], -MAX_FLOAT32), MAX_FLOAT32)
-            transform(column, feature[TRANSFORM], number[MEAN], number[SCALE], ordered)
+            if keys[key, KEY_WIDTH] == 1 and is_elementwise(wanted):
+                # Candidates share values: transformed before they are handed out, each is transformed once.
+                clip(mine_and_unseen)
+                transform(mine_and_unseen, wanted, number[MEAN], number[SCALE], ordered)
+                wanted = NO_TRANSFORM
+            reduce_values(found, keys[key], begins[key], feature[REDUCE], slot_values, slot_values[mine.size], column)
+        if wanted != NO_TRANSFORM:
+            clip(column)
+            transform(column, wanted, number[MEAN], number[SCALE], ordered)
         for n in range(count):
             dense[n, f] = min(max(column[n], -MAX_FLOAT32), MAX_FLOAT32)

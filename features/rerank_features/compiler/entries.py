@@ -29,7 +29,7 @@ from rerank_features.compiler.similarity import store_inverse_norms as _store_in
 @compiled
 def update(state: int, event: int) -> int:
     """Fold an event in; 0 where a table is too small, and nothing has changed."""
-    fields = record(event, code.EVENT_CELLS)
+    fields, numbers = record(event, code.EVENT_CELLS), record(state, code.TABLE_CELLS)
     done = kernels.update(
         fields[code.EVENT_USER],
         fields[code.EVENT_KIND],
@@ -38,7 +38,7 @@ def update(state: int, event: int) -> int:
         fields[code.EVENT_TIME_MS],
         fields[code.EVENT_POSITION],
         float_record(event, code.EVENT_CELLS)[code.EVENT_VALUE],
-        record(state, code.TABLE_CELLS)[code.AT_GAP_MS],
+        numbers[code.AT_GAP_MS],
         ints(state, code.AT_LIMITS),
         int_rows(state, code.AT_KEYS),
         int_rows(state, code.AT_COUNTERS),
@@ -51,7 +51,7 @@ def update(state: int, event: int) -> int:
         int_rows(state, code.AT_SLOTS),
         ints(state, code.AT_TABLE),
         ints(state, code.AT_POOL),
-        rows32(state, code.AT_POOL),
+        row_record(numbers[code.AT_POOL], 2 * numbers[code.AT_POOL + 1]),
         ints(state, code.AT_META),
         int_rows(state, code.AT_ENTRIES),
         float_rows(state, code.AT_VALUES),
@@ -62,23 +62,30 @@ def update(state: int, event: int) -> int:
 
 @compiled
 def emit(state: int, request: int) -> int:
-    """Write the arrays of a request; 0 where there is too little scratch, and the request says how much it takes."""
+    """Write the arrays of a request and its moment, the user's newest event's if that is later.
+
+    Returns 0 where there is too little scratch; the request says then how much it takes.
+    """
     rows = rows32(request, code.REQUEST_ROWS)
     keys, windows = int_rows(state, code.AT_KEYS), int_rows(state, code.AT_WINDOWS)
+    features = int_rows(state, code.AT_FEATURES)
     sequences, entries = int_rows(state, code.AT_SEQUENCES), int_rows(state, code.AT_ENTRIES)
     embeddings = single_rows(state, code.AT_EMBEDDINGS)
     scratch_ints, scratch_floats = ints(state, code.AT_SCRATCH_INTS), floats(state, code.AT_SCRATCH_FLOATS)
     scratch_singles = singles(state, code.AT_SCRATCH_SINGLES)
     fields, numbers = record(request, code.REQUEST_CELLS), record(state, code.TABLE_CELLS)
+    users, user = int_rows(state, code.AT_USERS), fields[code.REQUEST_USER]
+    if user >= 0:
+        fields[code.REQUEST_NOW_MS] = max(fields[code.REQUEST_NOW_MS], users[user, code.NEWEST])
     needs = fields[code.REQUEST_NEEDS :]
     emission.scratch_needs(
-        rows.size, numbers[code.AT_SLOT_COLUMNS], keys, windows, sequences, entries, embeddings, needs
+        rows.size, numbers[code.AT_SLOT_COLUMNS], keys, windows, features, sequences, entries, embeddings, needs
     )
     if needs[0] > scratch_ints.size or needs[1] > scratch_floats.size or needs[2] > scratch_singles.size:
         return 0
     emission.emit(
         rows,
-        fields[code.REQUEST_USER],
+        user,
         fields[code.REQUEST_NOW_MS],
         numbers[code.AT_GAP_MS],
         numbers[code.AT_SLOT_COLUMNS],
@@ -88,7 +95,7 @@ def emit(state: int, request: int) -> int:
         ints(request, code.REQUEST_MATCHES),
         keys,
         windows,
-        int_rows(state, code.AT_FEATURES),
+        features,
         float_rows(state, code.AT_FEATURE_NUMBERS),
         int_rows(state, code.AT_IDS),
         int_rows(state, code.AT_VOCABULARY),
@@ -96,11 +103,11 @@ def emit(state: int, request: int) -> int:
         int_rows(state, code.AT_SEQUENCE_IDS),
         int_rows(state, code.AT_SEQUENCE_COLUMNS),
         byte_rows(state, code.AT_SEQUENCE_KINDS),
-        int_rows(state, code.AT_USERS),
+        users,
         int_rows(state, code.AT_SLOTS),
         ints(state, code.AT_TABLE),
         ints(state, code.AT_POOL),
-        rows32(state, code.AT_POOL),
+        row_record(numbers[code.AT_POOL], 2 * numbers[code.AT_POOL + 1]),
         ints(state, code.AT_META),
         entries,
         float_rows(state, code.AT_VALUES),

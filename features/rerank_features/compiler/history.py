@@ -15,7 +15,6 @@ from rerank_features.compiler import (
     COUNT_OF,
     ENTRY_CELLS,
     ENTRY_FACTS,
-    ENTRY_ITEM,
     ENTRY_TIME,
     FIELD,
     HISTORY_COUNT,
@@ -33,6 +32,7 @@ from rerank_features.compiler import (
     NUMBER_POSITION,
     NUMBER_VALUE,
     OP,
+    PLACE_OF,
     PRIOR_VALUE,
     RECENT_EVER,
     RECENT_MS,
@@ -44,6 +44,7 @@ from rerank_features.compiler import (
     UNTIL_SET,
     WIDTH,
 )
+from rerank_features.compiler.matching import gather_candidates, gather_entries, mark_sharing
 from rerank_features.compiler.native import compiled
 from rerank_features.compiler.sequences import kind_of, position_of
 
@@ -75,107 +76,93 @@ def _select(
 
 
 @compiled
-def _word(listed: Ints, items: Ints, place: int, column: int, j: int) -> int:
-    """Value number ``j`` of an entry's item field, 0 for none."""
-    if column == ITEM_KEY:
-        return listed[place, ENTRY_ITEM] if j == 0 else 0
-    row = listed[place, ENTRY_CELLS]
-    return items[row, column + j] if row >= 0 else 0
-
-
-@compiled
-def shares_value(listed: Ints, items: Ints, place: int, row: int, column: int, width: int) -> bool:
-    """Whether an entry's item and a candidate have a value of a field in common."""
-    for i in range(width):
-        word = items[row, column + i]
-        if word == 0:
-            return False
-        for j in range(width):
-            other = _word(listed, items, place, column, j)
-            if other == 0:
-                break
-            if other == word:
-                return True
-    return False
-
-
-@compiled
-def _distinct(listed: Ints, items: Ints, chosen: Ints, column: int, width: int) -> float:
-    """Number of different values of a field."""
+def _distinct(words: Ints, width: int) -> float:
+    """Number of different values among those of entries, (T, width)."""
     found = 0
-    for a in range(chosen.size):
-        for i in range(width):
-            word = _word(listed, items, chosen[a], column, i)
-            if word == 0:
-                break
-            is_new = True
-            for b in range(a):
-                for j in range(width):
-                    if _word(listed, items, chosen[b], column, j) == word:
-                        is_new = False
-            found += is_new
+    for a in range(words.size):
+        before = words[: a - a % width]
+        if words[a] == 0:
+            continue
+        met = 0
+        for b in range(before.size):
+            met |= before[b] == words[a]
+        found += 1 - met
     return float(found)
 
 
 @compiled
 def _streaks(
-    rows: Rows, listed: Ints, items: Ints, chosen: Ints, kinds: int, until: int, column: int, width: int, out: Floats
+    listed: Ints, candidates: Ints, chosen: Ints, words: Ints, kinds: int, until: int, scratch: Ints, out: Floats
 ) -> None:
-    for n in range(out.size):
-        streak = 0
-        for i in range(chosen.size):
-            if width > 0 and not shares_value(listed, items, chosen[i], rows[n], column, width):
-                continue
-            kind = kind_of(listed[chosen[i], ENTRY_FACTS])
-            if (until >> kind) & 1:
-                break
-            streak += (kinds >> kind) & 1
-        out[n] = streak
-        if width == 0:
-            out[:] = streak
-            return
+    """How many entries of some kinds come before the first of others; with a field, among those that share a value."""
+    count = out.size
+    width = words.size // max(chosen.size, 1)
+    flags, open_ = scratch[:count], scratch[count : 2 * count]
+    for n in range(count):
+        out[n] = 0.0
+        flags[n] = 1
+        open_[n] = 1
+    for i in range(chosen.size):
+        kind = kind_of(listed[chosen[i], ENTRY_FACTS])
+        if width > 0:
+            mark_sharing(candidates, words[i * width : (i + 1) * width], flags)
+        ends, counts = (until >> kind) & 1, (kinds >> kind) & 1
+        for n in range(count):
+            open_[n] &= 1 - (flags[n] & ends)
+            out[n] += flags[n] & open_[n] & counts
 
 
 @compiled
 def _matches(
-    rows: Rows,
     listed: Ints,
     values: Floats,
-    items: Ints,
+    candidates: Ints,
     chosen: Ints,
+    words: Ints,
     reduce: int,
-    column: int,
-    width: int,
     cap: float,
+    column: int,
     now_ms: int,
+    scratch: Ints,
     out: Floats,
 ) -> None:
+    """Entries that share a value with the candidate, as a number."""
+    count, width = out.size, words.size // max(chosen.size, 1)
+    flags, shared = scratch[:count], scratch[count : 2 * count]
     known = 0
     for i in range(chosen.size):
         known += column == ITEM_KEY or listed[chosen[i], ENTRY_CELLS] >= 0
-    for n in range(out.size):
-        count, total, newest = 0, 0.0, -1
-        for i in range(chosen.size):
-            if not shares_value(listed, items, chosen[i], rows[n], column, width):
-                continue
-            if count == 0:
-                newest = i
-            count += 1
-            total += values[chosen[i]]
-        if reduce == COUNT_OF:
-            out[n] = count
-        elif reduce == SHARE_OF:
-            out[n] = count / known if known > 0 else 0.0
-        elif reduce == SUM_OF:
-            out[n] = total
-        elif reduce == MEAN_OF:
-            out[n] = total / count if count > 0 else 0.0
-        elif newest < 0:
-            out[n] = cap
-        elif reduce == SINCE_OF:
-            out[n] = min((now_ms - listed[chosen[newest], ENTRY_TIME]) / 1000.0, cap)
+    for n in range(count):
+        out[n] = cap if reduce in (SINCE_OF, PLACE_OF) else 0.0
+        shared[n] = 0
+    for step in range(chosen.size):
+        # The newest match is the last one that is written.
+        i = chosen.size - 1 - step if reduce in (SINCE_OF, PLACE_OF) else step
+        mark_sharing(candidates, words[i * width : (i + 1) * width], flags)
+        if reduce in (COUNT_OF, SHARE_OF):
+            for n in range(count):
+                shared[n] += flags[n]
+        elif reduce in (SUM_OF, MEAN_OF):
+            value = values[chosen[i]]
+            for n in range(count):
+                shared[n] += flags[n]
+                out[n] += value if flags[n] != 0 else 0.0
         else:
-            out[n] = min(float(newest), cap)
+            number = float(i)
+            if reduce == SINCE_OF:
+                number = (now_ms - listed[chosen[i], ENTRY_TIME]) / 1000.0
+            number = min(number, cap)
+            for n in range(count):
+                out[n] = number if flags[n] != 0 else out[n]
+    if reduce == COUNT_OF:
+        for n in range(count):
+            out[n] = shared[n]
+    elif reduce == SHARE_OF:
+        for n in range(count):
+            out[n] = shared[n] / known if known > 0 else 0.0
+    elif reduce == MEAN_OF:
+        for n in range(count):
+            out[n] = out[n] / shared[n] if shared[n] > 0 else 0.0
 
 
 @compiled
@@ -274,20 +261,27 @@ def history_feature(
     session_ms
         Where the current session begins, far in the future when there is none.
     scratch
-        Room for as many integers as there are entries.
+        Room for T + (T + N) width + 2 N integers: T entries, N candidates, the width of the feature's field.
     """
     op, field, width = feature[OP], feature[FIELD], feature[WIDTH]
     kinds = feature[KIND_SET] | feature[UNTIL_SET]
     found = _select(listed, first, count, kinds, feature[RECENT_MS], session_ms, now_ms, scratch)
     chosen = scratch[:found]
+    room = scratch[count:]
+    words, candidates = room[: found * width], room[found * width : (found + rows.size) * width]
+    room = room[(found + rows.size) * width :]
+    gather_entries(listed, items, chosen, field, width, words)
     if op == HISTORY_COUNT:
         out[:] = float(found)
     elif op == HISTORY_DISTINCT:
-        out[:] = _distinct(listed, items, chosen, field, width)
+        out[:] = _distinct(words, width)
     elif op == HISTORY_MATCH:
-        _matches(rows, listed, values, items, chosen, feature[REDUCE], field, width, number[CAP], now_ms, out)
+        gather_candidates(rows, items, field, width, candidates)
+        cap = number[CAP]
+        _matches(listed, values, candidates, chosen, words, feature[REDUCE], cap, field, now_ms, room, out)
     elif op == HISTORY_NUMBER:
         reduced = _reduced(listed, values, item_numbers, chosen, first + count, field, feature[REDUCE], now_ms)
         _numbers(rows, item_numbers, reduced, field, feature[AGAINST], number[PRIOR_VALUE], out)
     else:
-        _streaks(rows, listed, items, chosen, feature[KIND_SET], feature[UNTIL_SET], field, width, out)
+        gather_candidates(rows, items, field, width, candidates)
+        _streaks(listed, candidates, chosen, words, feature[KIND_SET], feature[UNTIL_SET], room, out)

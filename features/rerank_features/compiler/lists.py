@@ -14,6 +14,7 @@ from rerank_features.compiler import (
     HOUR_SIN,
     LIST_RANK,
     LOG1P,
+    MAX_FLOAT32,
     MINMAX,
     MINUS_MEAN,
     MINUS_MEDIAN,
@@ -98,6 +99,19 @@ def _rank(column: Floats, ordered: Floats) -> None:
 
 
 @compiled
+def clip(column: Floats) -> None:
+    """Into the range of float32, in place."""
+    for n in range(column.size):
+        column[n] = min(max(column[n], -MAX_FLOAT32), MAX_FLOAT32)
+
+
+@compiled
+def is_elementwise(kind: int) -> bool:
+    """Whether a transform looks at one value alone."""
+    return kind in (LOG1P, RECIPROCAL, AFFINE)
+
+
+@compiled
 def transform(column: Floats, kind: int, mean: float, scale: float, scratch: Floats) -> None:
     """In place; what each transform means is said in the spec.
 
@@ -127,33 +141,20 @@ def transform(column: Floats, kind: int, mean: float, scale: float, scratch: Flo
         center = _mean(column)
         for n in range(column.size):
             column[n] -= center
+    elif kind == MINMAX:
+        least, most = column[0], column[0]
+        for n in range(column.size):
+            least, most = min(least, column[n]), max(most, column[n])
+        for n in range(column.size):
+            column[n] = (column[n] - least) / (most - least) if most > least else 0.0
     else:
         _sort(column, scratch)
-        least, most = scratch[0], scratch[column.size - 1]
         if kind == LIST_RANK:
             _rank(column, scratch)
         elif kind == MINUS_MEDIAN:
             center = 0.5 * scratch[(column.size - 1) // 2] + 0.5 * scratch[column.size // 2]
             for n in range(column.size):
                 column[n] -= center
-        elif kind == MINMAX:
-            for n in range(column.size):
-                column[n] = (column[n] - least) / (most - least) if most > least else 0.0
-
-
-@compiled
-def list_share(rows: Rows, items: Ints, field: int, width: int, out: Floats) -> None:
-    """Share of the other candidates that have a value of a field in common with the candidate."""
-    for n in range(rows.size):
-        found = 0
-        for m in range(rows.size):
-            shared = False
-            for i in range(width if m != n else 0):
-                word = items[rows[n], field + i]
-                for j in range(width):
-                    shared |= word != 0 and items[rows[m], field + j] == word
-            found += shared
-        out[n] = found / (rows.size - 1) if rows.size > 1 else 0.0
 
 
 @compiled

@@ -139,14 +139,12 @@ def find_slots(
 
 
 @compiled
-def _fill_weights(kind: int, width_ms: int, now_ms: int, weights: Floats) -> None:
+def _fill_weights(width_ms: int, now_ms: int, weights: Floats) -> None:
     """What an event in each of the last buckets counts, the newest bucket last."""
     newest = now_ms // width_ms
     for k in range(BUCKETS):
-        weights[k] = 1.0
-        if kind == DECAY:
-            age = max(now_ms / width_ms - (newest - BUCKETS + 1 + k) - 0.5, 0.0)
-            weights[k] = exp(-_LN2 / BUCKETS_A_HALF_LIFE * age)
+        age = max(now_ms / width_ms - (newest - BUCKETS + 1 + k) - 0.5, 0.0)
+        weights[k] = exp(-_LN2 / BUCKETS_A_HALF_LIFE * age)
 
 
 @compiled
@@ -182,8 +180,8 @@ def read_windows(
         key, place = windows[w, WINDOW_KEY], SLOT_COUNTERS + 2 * windows[w, WINDOW_COUNTER]
         offset, floor, kind = windows[w, WINDOW_OFFSET], floors[w], windows[w, WINDOW_TYPE]
         has_sums = windows[w, WINDOW_SUMS] != 0
-        if kind in (FIXED, DECAY):
-            _fill_weights(kind, windows[w, WINDOW_WIDTH_MS], now_of(keys, key, users, now_ms), weights)
+        if kind == DECAY:
+            _fill_weights(windows[w, WINDOW_WIDTH_MS], now_of(keys, key, users, now_ms), weights)
         starts[w] = at
         for i in range(begins[key], begins[key + 1]):
             block = slots[distinct[i], place]
@@ -197,25 +195,53 @@ def read_windows(
                         totals[at] = pool[block + 1] * QUANTUM
                 elif kind == SESSION:
                     _read_session(pool, block, floor, has_sums, at, ones, totals)
+                elif kind == FIXED:
+                    _read_ring(pool, counts, block, floor, has_sums, at, ones, totals)
                 else:
-                    _read_ring(pool, counts, block, floor, has_sums, weights, at, ones, totals)
+                    _read_decay(pool, counts, block, floor, has_sums, weights, at, ones, totals)
             at += 1
 
 
 @compiled
 def _read_session(pool: Ints, block: int, floor: int, has_sums: bool, at: int, ones: Floats, totals: Floats) -> None:
-    count, total = 0, 0
+    stamps = pool[block : block + 3 * BUCKETS]
+    count = 0
     for k in range(BUCKETS):
-        if pool[block + k] >= floor:
-            count += pool[block + k + BUCKETS]
-            if has_sums:
-                total += pool[block + k + 2 * BUCKETS]
+        count += stamps[k + BUCKETS] if stamps[k] >= floor else 0
     ones[at] = count
-    totals[at] = total * QUANTUM
+    if has_sums:
+        total = 0
+        for k in range(BUCKETS):
+            total += stamps[k + 2 * BUCKETS] if stamps[k] >= floor else 0
+        totals[at] = total * QUANTUM
 
 
 @compiled
 def _read_ring(
+    pool: Ints, counts: Rows, block: int, floor: int, has_sums: bool, at: int, ones: Floats, totals: Floats
+) -> None:
+    """Buckets from ``floor`` on: whole numbers, so that they may be added in the order in which they lie."""
+    newest = pool[block] - 1
+    span = min(newest - floor, BUCKETS - 1)
+    if span < 0:
+        return
+    # The bucket in place k is as many buckets old as k lies before the newest one's place, around the ring.
+    place = newest % BUCKETS
+    ring = counts[2 * (block + RING_COUNTS) : 2 * (block + RING_COUNTS) + BUCKETS]
+    count = 0
+    for k in range(BUCKETS):
+        count += int(ring[k]) if (place - k) % BUCKETS <= span else 0
+    ones[at] = count
+    if has_sums:
+        sums = pool[block + RING_SUMS : block + RING_SUMS + BUCKETS]
+        total = 0
+        for k in range(BUCKETS):
+            total += sums[k] if (place - k) % BUCKETS <= span else 0
+        totals[at] = total * QUANTUM
+
+
+@compiled
+def _read_decay(
     pool: Ints,
     counts: Rows,
     block: int,
@@ -226,7 +252,7 @@ def _read_ring(
     ones: Floats,
     totals: Floats,
 ) -> None:
-    """Buckets from ``floor`` to the newest, oldest first."""
+    """Buckets from ``floor`` to the newest by their weights, oldest first."""
     newest = pool[block] - 1
     count, total = 0.0, 0.0
     first = 2 * (block + RING_COUNTS)
@@ -292,6 +318,11 @@ def reduce_values(
     if key[KEY_COLUMN] == USER_KEY:
         if column.size > 0:
             column[:] = values[0] if found[0, at] >= 0 else unseen
+        return
+    if width == 1:
+        for n in range(column.size):
+            place = found[n, at]
+            column[n] = values[place - begin] if place >= 0 else unseen
         return
     for n in range(column.size):
         result = unseen

@@ -12,12 +12,15 @@ from rerank_features.compiler import (
     LAST_OF,
     MAX_OF,
 )
-from rerank_features.compiler.native import compiled, matrix, square_root
+from rerank_features.compiler.native import compiled, square_root
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
+
+_VECTOR = 16
+"""Single-precision numbers of the widest vectors."""
 
 
 @compiled
@@ -33,51 +36,57 @@ def store_inverse_norms(embeddings: Singles, items: Ints, item_numbers: Floats, 
 
 
 @compiled
-def _against_one(rows: Rows, query: Floats, embeddings: Singles, column: Floats) -> None:
-    """Dot products with one vector: four partial sums that overlap, in an order fixed by the code."""
-    dim = query.size
-    whole = dim - dim % 4
-    for n in range(rows.size):
-        row = rows[n]
-        a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        for e in range(0, whole, 4):
-            a += query[e] * embeddings[row, e]
-            b += query[e + 1] * embeddings[row, e + 1]
-            c += query[e + 2] * embeddings[row, e + 2]
-            d += query[e + 3] * embeddings[row, e + 3]
-        for e in range(whole, dim):
-            a += query[e] * embeddings[row, e]
-        column[n] = (a + b) + (c + d)
+def padded_length(count: int) -> int:
+    """Candidates in whole vectors: loops over them have no remainder."""
+    return (count + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
 @compiled
-def _largest(rows: Rows, chosen: Ints, weights: Floats, embeddings: Singles, scratch: Singles, column: Floats) -> None:
-    """Maximum over the entries; the inner loop runs over entries, so it vectorises without reordering sums."""
-    count, dim = chosen.size, embeddings.shape[1]
-    turned = matrix(scratch, dim, count)
-    for t in range(count):
-        for e in range(dim):
-            turned[e, t] = embeddings[chosen[t], e]
-    products = scratch[dim * count : (dim + 1) * count]
+def turn_candidates(rows: Rows, embeddings: Singles, turned: Singles) -> None:
+    """Embeddings of the candidates, (E, padded N): sums over elements then run for many candidates at once."""
+    padded = padded_length(rows.size)
+    for e in range(embeddings.shape[1]):
+        line = turned[e * padded : (e + 1) * padded]
+        for n in range(rows.size):
+            line[n] = embeddings[rows[n], e]
+        for n in range(rows.size, padded):
+            line[n] = 0.0
+
+
+@compiled
+def _against_one(query: Floats, turned: Singles, column: Floats) -> None:
+    """Dot products of every candidate with one vector."""
+    padded = padded_length(column.size)
+    for e in range(query.size):
+        line, factor = turned[e * padded : (e + 1) * padded], query[e]
+        for n in range(column.size):
+            column[n] += factor * line[n]
+
+
+@compiled
+def _largest(chosen: Ints, weights: Floats, embeddings: Singles, turned: Singles, column: Floats) -> None:
+    """Maximum over the entries of the weighted dot product with each candidate."""
+    padded, dim = padded_length(column.size), embeddings.shape[1]
+    products = turned[padded * dim : padded * (dim + 1)]
     whole = dim - dim % 4
-    for n in range(rows.size):
-        vector = embeddings[rows[n]]
-        products[:] = np.float32(0.0)
+    for t in range(chosen.size):
+        vector = embeddings[chosen[t]]
+        for n in range(padded):
+            products[n] = 0.0
         for e in range(0, whole, 4):
             a, b, c, d = vector[e], vector[e + 1], vector[e + 2], vector[e + 3]
-            first, second, third, fourth = turned[e], turned[e + 1], turned[e + 2], turned[e + 3]
-            for t in range(count):
-                products[t] += (a * first[t] + b * second[t]) + (c * third[t] + d * fourth[t])
+            first, second = turned[e * padded : (e + 1) * padded], turned[(e + 1) * padded : (e + 2) * padded]
+            third, fourth = turned[(e + 2) * padded : (e + 3) * padded], turned[(e + 3) * padded : (e + 4) * padded]
+            for n in range(padded):
+                products[n] += (a * first[n] + b * second[n]) + (c * third[n] + d * fourth[n])
         for e in range(whole, dim):
-            a, first = vector[e], turned[e]
-            for t in range(count):
-                products[t] += a * first[t]
-        best = products[0] * weights[0]
-        for t in range(1, count):
-            product = products[t] * weights[t]
-            if product > best:
-                best = product
-        column[n] = best
+            a, first = vector[e], turned[e * padded : (e + 1) * padded]
+            for n in range(padded):
+                products[n] += a * first[n]
+        weight = weights[t]
+        for n in range(column.size):
+            product = products[n] * weight
+            column[n] = product if t == 0 or product > column[n] else column[n]
 
 
 @compiled
@@ -93,7 +102,7 @@ def similarity(
     weighted: bool,
     chosen: Ints,
     scratch: Floats,
-    scratch_singles: Singles,
+    turned: Singles,
     column: Floats,
 ) -> None:
     """Write one value per candidate; entries and candidates without an embedding give 0.
@@ -104,9 +113,10 @@ def similarity(
     ----------
     listed, values
         The entries, newest first, as :func:`~rerank_features.compiler.sequences.list_entries` writes them.
-    chosen, scratch, scratch_singles
-        Room for as many integers as there are entries; one number for each entry and each embedding element; one
-        more row than the embedding has elements, of one number an entry.
+    chosen, scratch
+        Room for as many integers as there are entries; one number for each entry and each embedding element.
+    turned
+        What :func:`turn_candidates` wrote, and room for one more line.
     """
     weights = scratch[: values.size]
     count = 0
@@ -127,17 +137,18 @@ def similarity(
         if cosine:
             weights[t] *= item_numbers[chosen[t], ITEM_INVERSE_NORM]
     if reduce == MAX_OF:
-        _largest(rows, chosen[:count], weights[:count], embeddings, scratch_singles, column)
+        _largest(chosen[:count], weights[:count], embeddings, turned, column)
     elif total > 0.0:
         query = scratch[values.size : values.size + embeddings.shape[1]]
         query[:] = 0.0
         for t in range(count):
+            vector, weight = embeddings[chosen[t]], weights[t]
             for e in range(query.size):
-                query[e] += weights[t] * embeddings[chosen[t], e]
+                query[e] += weight * vector[e]
         if reduce != LAST_OF:
             for e in range(query.size):
                 query[e] /= total
-        _against_one(rows, query, embeddings, column)
+        _against_one(query, turned, column)
     for n in range(rows.size):
         if items[rows[n], ITEM_HAS_EMBEDDING] == 0:
             column[n] = 0.0
