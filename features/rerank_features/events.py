@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -37,7 +38,8 @@ def _short(text: str | None) -> str | None:
 
 
 Id = Annotated[str, Field(min_length=1)]
-Kind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+KIND_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}")
+Kind = Annotated[str, Field(pattern=f"^{KIND_PATTERN.pattern}$")]
 TimeMs = Annotated[int, Field(ge=0, le=MAX_TIME_MS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Scalar = str | int | bool | Finite

@@ -281,3 +281,17 @@ EVENT_USER, EVENT_KIND, EVENT_ROW, EVENT_KEY, EVENT_TIME_MS, EVENT_POSITION, EVE
     REQUEST_DENSE,
 ) = range(0, 16, 2)
 REQUEST_IDS, REQUEST_EMBEDDING, REQUEST_USER, REQUEST_NOW_MS, REQUEST_NEEDS, REQUEST_CELLS = 17, 20, 23, 24, 25, 28
+
+# a replay: addresses of events and requests, both in order of time; the next of each and where they end; what the next
+# step needs more room for, if it has stopped
+(
+    REPLAY_EVENTS,
+    REPLAY_EVENT,
+    REPLAY_EVENT_END,
+    REPLAY_REQUESTS,
+    REPLAY_REQUEST,
+    REPLAY_REQUEST_END,
+    REPLAY_STOPPED,
+    REPLAY_CELLS,
+) = range(8)
+STOPPED_EVENT, STOPPED_REQUEST = 1, 2

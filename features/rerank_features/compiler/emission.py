@@ -106,7 +106,7 @@ def scratch_needs(
         + 2 * count
     )
     needs[1] = (
-        entry_count + count * slot_columns + 1 + 2 * count + BUCKETS + 2 * readings + longest + embeddings.shape[1]
+        2 * entry_count + count * slot_columns + 1 + 2 * count + BUCKETS + 2 * readings + longest + embeddings.shape[1]
     )
     needs[2] = (embeddings.shape[1] + 1) * padded_length(count)
 
@@ -200,6 +200,8 @@ def emit(
     at += count * slot_columns + 1
     weights = scratch_floats[at : at + BUCKETS]
     at += BUCKETS
+    numbers = scratch_floats[at : at + entry_count]
+    at += entry_count
     for s in range(sequences.shape[0]):
         lengths[s] = list_entries(sequences[s], users, entries, values, items, item_table, user, listed, listed_values)
     for s in range(sequences.shape[0]):
@@ -215,6 +217,8 @@ def emit(
             items,
             embeddings,
             now_ms,
+            chosen,
+            numbers,
             singles,
             integers,
         )

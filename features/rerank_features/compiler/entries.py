@@ -128,6 +128,33 @@ def emit(state: int, request: int) -> int:
 
 
 @compiled
+def replay(state: int, job: int) -> int:
+    """Events and requests in order of time, an event of a request's own moment after it.
+
+    Returns 0 where a table or the scratch is too small; the job says which, and how far it has come.
+    """
+    cells = record(job, code.REPLAY_CELLS)
+    while True:
+        event = cells[code.REPLAY_EVENTS] + 8 * code.EVENT_CELLS * cells[code.REPLAY_EVENT]
+        request = cells[code.REPLAY_REQUESTS] + 8 * code.REQUEST_CELLS * cells[code.REPLAY_REQUEST]
+        events_left = cells[code.REPLAY_EVENT] < cells[code.REPLAY_EVENT_END]
+        if cells[code.REPLAY_REQUEST] < cells[code.REPLAY_REQUEST_END]:
+            moment_ms = record(request, code.REQUEST_CELLS)[code.REQUEST_NOW_MS]
+            if not events_left or record(event, code.EVENT_CELLS)[code.EVENT_TIME_MS] >= moment_ms:
+                if emit(state, request) == 0:
+                    cells[code.REPLAY_STOPPED] = code.STOPPED_REQUEST
+                    return 0
+                cells[code.REPLAY_REQUEST] += 1
+                continue
+        elif not events_left:
+            return 1
+        if update(state, event) == 0:
+            cells[code.REPLAY_STOPPED] = code.STOPPED_EVENT
+            return 0
+        cells[code.REPLAY_EVENT] += 1
+
+
+@compiled
 def forget_user(state: int, user: int) -> int:
     """Free and overwrite everything that belongs to a user's row."""
     kernels.forget_user(
@@ -199,6 +226,7 @@ def store_inverse_norms(state: int, rows: int, count: int) -> int:
 ENTRIES = (
     update,
     emit,
+    replay,
     forget_user,
     touch_rows,
     evict_oldest,

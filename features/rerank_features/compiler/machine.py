@@ -24,6 +24,7 @@ _log = logging.getLogger("rerank_features")
 SIGNATURES: dict[str, int] = {
     "update": 2,
     "emit": 2,
+    "replay": 2,
     "forget_user": 2,
     "touch_rows": 3,
     "evict_oldest": 1,
@@ -51,6 +52,7 @@ class Functions:
 
     update: Callable[[int, int], int]
     emit: Callable[[int, int], int]
+    replay: Callable[[int, int], int]
     forget_user: Callable[[int, int], int]
     touch_rows: Callable[[int, int, int], int]
     evict_oldest: Callable[[int], int]

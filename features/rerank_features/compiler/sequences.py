@@ -15,7 +15,6 @@ from rerank_features.compiler import (
     COLUMN_KIND_SET,
     COLUMN_LOG_AGE,
     COLUMN_LOG_GAP,
-    COLUMN_LOG_POSITION,
     COLUMN_LOG_VALUE,
     COLUMN_SEQUENCE,
     COLUMN_VALUE,
@@ -124,11 +123,6 @@ def position_of(facts: int) -> int:
 
 
 @compiled
-def _signed_log(value: float) -> float:
-    return math.copysign(log1p(abs(value)), value)
-
-
-@compiled
 def _action(
     column: Ints,
     sequences: Ints,
@@ -164,30 +158,35 @@ def _action(
 
 
 @compiled
-def _dense_column(
-    column: Ints,
-    sequences: Ints,
-    lengths: Ints,
-    listed: Ints,
-    listed_values: Floats,
-    place: int,
-    older: int,
-    before_ms: int,
-    now_ms: int,
-) -> float:
-    """One number of an entry; ``older`` is the place of the entry before it, or -1."""
-    code, time_ms = column[COLUMN_CODE], listed[place, ENTRY_TIME]
-    if code == COLUMN_VALUE:
-        return listed_values[place]
-    if code == COLUMN_LOG_VALUE:
-        return _signed_log(listed_values[place])
-    if code == COLUMN_LOG_AGE:
-        return log1p((now_ms - time_ms) / 1000.0)
-    if code == COLUMN_LOG_GAP:
-        return log1p((time_ms - listed[older, ENTRY_TIME]) / 1000.0) if older >= 0 else 0.0
-    if code == COLUMN_LOG_POSITION:
-        return log1p(float(position_of(listed[place, ENTRY_FACTS]) + 1))
-    return _action(column, sequences, lengths, listed, listed_values, time_ms, before_ms, listed[place, ENTRY_ITEM])
+def _numbers(column: Ints, listed: Ints, listed_values: Floats, first: int, now_ms: int, out: Floats) -> None:
+    """A number of every entry, of its own facts and of the entry before it."""
+    code, count = column[COLUMN_CODE], out.size
+    if code in (COLUMN_VALUE, COLUMN_LOG_VALUE):
+        for t in range(count):
+            out[t] = listed_values[first + t]
+    elif code == COLUMN_LOG_AGE:
+        for t in range(count):
+            out[t] = (now_ms - listed[first + t, ENTRY_TIME]) / 1000.0
+    elif code == COLUMN_LOG_GAP:
+        for t in range(count - 1):
+            out[t] = (listed[first + t, ENTRY_TIME] - listed[first + t + 1, ENTRY_TIME]) / 1000.0
+        out[count - 1] = 0.0
+    else:
+        for t in range(count):
+            out[t] = float(position_of(listed[first + t, ENTRY_FACTS]) + 1)
+    if code != COLUMN_VALUE:
+        for t in range(count):
+            out[t] = math.copysign(log1p(abs(out[t])), out[t])
+
+
+@compiled
+def _next_times(listed: Ints, first: int, count: int, before_ms: Ints) -> None:
+    """When each entry's item occurs next, far in the future where it does not."""
+    for t in range(count):
+        before_ms[t] = 2**62
+        for newer in range(t):
+            if listed[first + newer, ENTRY_ITEM] == listed[first + t, ENTRY_ITEM]:
+                before_ms[t] = listed[first + newer, ENTRY_TIME]
 
 
 @compiled
@@ -203,20 +202,25 @@ def emit_sequence(
     items: Ints,
     embeddings: Singles,
     now_ms: int,
+    before_ms: Ints,
+    numbers: Floats,
     singles: Singles,
     integers: Rows,
 ) -> None:
-    """Write the arrays of one sequence."""
+    """Write the arrays of one sequence.
+
+    Parameters
+    ----------
+    before_ms, numbers
+        Room for a number of each entry.
+    """
     sequence = sequences[s]
-    if sequence[SEQUENCE_MASK_AT] < 0:
+    if sequence[SEQUENCE_MASK_AT] < 0 or lengths[s] == 0:
         return
     first, count = sequence[SEQUENCE_ENTRY], lengths[s]
     first_id, end_id = sequence[SEQUENCE_FIRST_ID], sequence[SEQUENCE_END_ID]
     first_column, end_column = sequence[SEQUENCE_FIRST_COLUMN], sequence[SEQUENCE_END_COLUMN]
     dim, width = embeddings.shape[1], end_column - first_column
-    has_actions = False
-    for c in range(first_column, end_column):
-        has_actions |= sequence_columns[c, COLUMN_CODE] >= ACTION_COUNT
     for t in range(count):
         place = first + t
         item, row = listed[place, ENTRY_ITEM], listed[place, ENTRY_CELLS]
@@ -233,24 +237,28 @@ def emit_sequence(
             out = sequence[SEQUENCE_EMBEDDING_AT] + t * dim
             for e in range(dim):
                 singles[out + e] = embeddings[row, e]
-        if sequence[SEQUENCE_DENSE_AT] >= 0:
-            before_ms = np.int64(2**62)
-            if has_actions:
-                for newer in range(t):
-                    if listed[first + newer, ENTRY_ITEM] == item:
-                        before_ms = listed[first + newer, ENTRY_TIME]
-            older = place + 1 if t + 1 < count else -1
-            for c in range(first_column, end_column):
-                singles[sequence[SEQUENCE_DENSE_AT] + t * width + c - first_column] = np.float32(
-                    _dense_column(
-                        sequence_columns[c],
-                        sequences,
-                        lengths,
-                        listed,
-                        listed_values,
-                        place,
-                        older,
-                        before_ms,
-                        now_ms,
-                    )
+    if sequence[SEQUENCE_DENSE_AT] < 0:
+        return
+    knows_next = False
+    own = numbers[:count]
+    for c in range(first_column, end_column):
+        if sequence_columns[c, COLUMN_CODE] < ACTION_COUNT:
+            _numbers(sequence_columns[c], listed, listed_values, first, now_ms, own)
+        else:
+            if not knows_next:
+                _next_times(listed, first, count, before_ms)
+                knows_next = True
+            for t in range(count):
+                own[t] = _action(
+                    sequence_columns[c],
+                    sequences,
+                    lengths,
+                    listed,
+                    listed_values,
+                    listed[first + t, ENTRY_TIME],
+                    before_ms[t],
+                    listed[first + t, ENTRY_ITEM],
                 )
+        out = sequence[SEQUENCE_DENSE_AT] + c - first_column
+        for t in range(count):
+            singles[out + t * width] = np.float32(own[t])
