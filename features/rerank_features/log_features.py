@@ -204,6 +204,7 @@ class _Log:
         records[:, code.EVENT_TIME_MS] = events.time_ms[used]
         records[:, code.EVENT_POSITION] = events.position[used]
         records[:, code.EVENT_VALUE] = np.nan_to_num(events.value[used]).view(np.int64)
+        records[:, code.EVENT_SCOPE] = code.FOR_ALL
         return _mapped(events.user, users)[used], records
 
     def _request_records(self, lists: ListColumns) -> Ints:

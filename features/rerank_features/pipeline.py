@@ -34,18 +34,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.errors import EventError
+from rerank_engine.errors import EventError, InputError
 from rerank_features import compiler as code
 from rerank_features.compiler.program import Program, compile_spec
 from rerank_features.events import Event, Item, Request
 from rerank_features.hashing import words_of
+from rerank_features.snapshot import load_row, save_row
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
 
 _Output = NDArray[np.float32] | NDArray[np.int32]
 
 _NO_SCORES = array("d")
-_EVENT = struct.Struct("=6qd")
+_EVENT = struct.Struct("=6qdq")
 _REQUEST = struct.Struct(f"={code.REQUEST_CELLS}q")
 _NEEDS = struct.Struct("=3q")
 _CELL = struct.Struct("=q")
@@ -111,7 +112,7 @@ class FeaturePipeline:
         self._program = compile_spec(spec)
         self._state = FlatState(spec, self._program)
         self._kinds = self._program.kinds
-        self._other_kind = len(self._kinds)
+        self._other_kind = len(self._kinds) if self._program.gap_ms >= 0 else -1
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
         self._event = bytearray(8 * code.EVENT_CELLS)
@@ -225,31 +226,147 @@ class FeaturePipeline:
         >>> pipeline.update(Event(user="u", item="a", kind="click", time_ms=0))
         False
         """
-        program, state = self._program, self._state
-        kind = self._kinds.get(event.kind, -1)
+        state = self._state
+        kind = self._kinds.get(event.kind, self._other_kind)
         if kind < 0:
-            if program.gap_ms < 0:
-                return False
-            kind = self._other_kind
-        user = state.user_row(event.user)
+            return False
         item = event.item
         row = state.item_rows.get(item, -1)
-        key = 0 if row >= 0 else item_key(item)
         value, position = event.value, event.position
         _EVENT.pack_into(
             self._event,
             0,
-            user,
+            state.user_row(event.user),
             kind,
             row,
-            key,
+            0 if row >= 0 else item_key(item),
             event.time_ms,
             -1 if position is None else position,
             0.0 if value is None else value,
+            code.FOR_ALL,
         )
         while not state.code.update(state.address, self._event_address):
             state.grow_counters()
         return True
+
+    def save(self, user: str) -> bytes | None:
+        """The state of a user as bytes, which :meth:`restore` reads; None for a user without one.
+
+        They hold counts, times and hashes of ids. Restored, they give the same arrays, bit for bit.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).save("u") is None
+        True
+        """
+        row = self._state.user_rows.get(user, -1)
+        return save_row(self._state, row) if row >= 0 else None
+
+    def save_everyone(self) -> bytes | None:
+        """What features of scope "everyone" have counted, as bytes; None where the spec has none of them."""
+        return save_row(self._state, code.EVERYONE) if self.counts_everyone else None
+
+    @property
+    def counts_everyone(self) -> bool:
+        """Whether a feature counts events of all users together."""
+        return bool((self._program.keys[:, code.KEY_IS_SHARED] != 0).any())
+
+    def restore(self, user: str, events: Iterable[Event], saved: bytes | None = None) -> bool:
+        """Replace a user's state by a saved one and the events after it, or by the events alone.
+
+        What counts events of all users is left alone: it has counted these before, or :meth:`restore_everyone` will.
+
+        Parameters
+        ----------
+        user
+            Whose events they are.
+        events
+            In any order, as for :meth:`update`; those that ``saved`` holds must not be among them.
+        saved
+            What :meth:`save` gave with the same spec.
+
+        Returns
+        -------
+        bool
+            Whether the user has a state now.
+
+        Raises
+        ------
+        InputError
+            ``saved`` is damaged, or of another spec; the user has no state then. Or an event is of another user.
+
+        Examples
+        --------
+        >>> spec = FeatureSpec.from_toml('''
+        ... name = "feed"
+        ... [[dense]]
+        ... kind = "count"
+        ... name = "clicks"
+        ... key = "user"
+        ... kinds = ["click"]
+        ... window = "ever"
+        ... ''')
+        >>> first, second = FeaturePipeline(spec), FeaturePipeline(spec)
+        >>> first.update(Event(user="u", item="a", kind="click", time_ms=1))
+        True
+        >>> second.restore("u", [Event(user="u", item="b", kind="click", time_ms=2)], first.save("u"))
+        True
+        >>> second.emit(Request(user="u", time_ms=3, candidates=[Item(id="a")])).arrays["dense"].tolist()
+        [[2.0]]
+        """
+        state = self._state
+        listed = list(events)
+        if any(event.user != user for event in listed):
+            raise InputError(f"restore: an event of another user than {user!r}; give each user their own events")
+        state.forget(user)
+        used = [event for event in listed if self._kinds.get(event.kind, self._other_kind) >= 0]
+        if saved is None and not used:
+            return False
+        row = state.user_row(user)
+        if saved is not None:
+            try:
+                load_row(state, row, saved)
+            except InputError:
+                state.forget(user)
+                raise
+        self._replay(used, row, code.FOR_USER)
+        return True
+
+    def restore_everyone(self, events: Iterable[Event], saved: bytes | None = None) -> None:
+        """Replace what counts events of all users by saved counts and the events of all users after them.
+
+        Raises
+        ------
+        InputError
+            ``saved`` is damaged, or of another spec; nothing has been counted then.
+        """
+        self._state.code.forget_user(self._state.address, code.EVERYONE)
+        if saved is not None:
+            load_row(self._state, code.EVERYONE, saved)
+        used = (event for event in events if self._kinds.get(event.kind, self._other_kind) >= 0)
+        self._replay(used, code.EVERYONE, code.FOR_EVERYONE)
+
+    def _replay(self, events: Iterable[Event], row: int, scope: int) -> None:
+        """Fold events of kinds that matter into the state in one go."""
+        state = self._state
+        records = bytearray()
+        for event in events:
+            item_row = state.item_rows.get(event.item, -1)
+            records += _EVENT.pack(
+                row,
+                self._kinds.get(event.kind, self._other_kind),
+                item_row,
+                0 if item_row >= 0 else item_key(event.item),
+                event.time_ms,
+                -1 if event.position is None else event.position,
+                0.0 if event.value is None else event.value,
+                scope,
+            )
+        if not records:
+            return
+        job = array("q", [_address(records), 0, len(records) // _EVENT.size, 0, 0, 0, 0])
+        while not state.code.replay(state.address, job.buffer_info()[0]):
+            state.grow_counters()
 
     def emit(self, request: Request) -> FeatureBatch:
         """Remember the candidates and compute every array for them.

@@ -52,6 +52,7 @@ class FlatState:
         self.spec = spec
         self.program = program
         self.code = functions()
+        self.spec_digest = bytes.fromhex(spec.content_hash()[:32])
         self._cells = np.zeros(code.TABLE_CELLS, np.int64)
         self.address = self._cells.ctypes.data
         self._cells[code.AT_GAP_MS], self._cells[code.AT_SLOT_COLUMNS] = program.gap_ms, program.slot_columns
@@ -76,7 +77,14 @@ class FlatState:
         self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
         self.pool = np.zeros(max(_FIRST_CELLS, 2 * int(program.limits[1])), np.int64)
         self.meta = np.full(code.META_FREE_BLOCKS + counters, -1, np.int64)
-        counted = [code.META_SLOTS, code.META_FREE_SLOTS, code.META_POOL, code.META_TICK, code.META_EVICTED]
+        counted = [
+            code.META_SLOTS,
+            code.META_FREE_SLOTS,
+            code.META_POOL,
+            code.META_TICK,
+            code.META_EVICTED,
+            code.META_USES,
+        ]
         self.meta[counted] = 0
         self.item_rows: dict[str, int] = {}
         self._item_at: list[Item] = []
@@ -153,17 +161,24 @@ class FlatState:
                 setattr(self, name, np.zeros(_round_up(count), getattr(self, name).dtype))
         self.bind()
 
-    def grow_counters(self) -> None:
-        """Double whichever of slots and pool has no room for one more event."""
-        slots, cells, _ = self.program.limits
-        used = int(self.meta[code.META_SLOTS])
-        if self.slots.shape[0] - used + self.meta[code.META_FREE_SLOTS] < slots:
-            self.slots = _longer(self.slots, 2 * self.slots.shape[0], fill=-1)
-            self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
+    def grow_counters(self, slots: int | None = None, cells: int | None = None) -> None:
+        """Double slots and pool until there is room: for one more event, or for so many slots and cells."""
+        slots = int(self.program.limits[0]) if slots is None else slots
+        cells = int(self.program.limits[1]) if cells is None else cells
+        used = int(self.meta[code.META_SLOTS] - self.meta[code.META_FREE_SLOTS])
+        wanted = self.slots.shape[0]
+        while wanted - used < slots:
+            wanted *= 2
+        if wanted > self.slots.shape[0]:
+            self.slots = _longer(self.slots, wanted, fill=-1)
+            self.table = np.zeros(_table_size(wanted), np.int64)
             self.bind()
             self.code.fill_slot_table(self.address)
-        if self.pool.size - self.meta[code.META_POOL] < cells:
-            self.pool = _longer(self.pool, 2 * self.pool.size)
+        wanted = self.pool.size
+        while wanted - self.meta[code.META_POOL] < cells:
+            wanted *= 2
+        if wanted > self.pool.size:
+            self.pool = _longer(self.pool, wanted)
             self.bind()
 
     # ---- items

@@ -46,7 +46,8 @@ EVERYONE = 0
 """Row of ``users`` under which counters of all users together lie."""
 
 # slots: (M, SLOT_COUNTERS + 2 C) int64, one row for each (user, key, value). Newer and older: the list by last use;
-# next and previous: the list of its user. Tick and place belong to a request.
+# next and previous: the list of its user. Used: when, by ``META_USES``.
+# Tick and place belong to a request.
 (
     SLOT_HASH,
     SLOT_NEWER,
@@ -56,10 +57,11 @@ EVERYONE = 0
     SLOT_VALUE,
     SLOT_NEXT,
     SLOT_PREVIOUS,
+    SLOT_USED,
     SLOT_TICK,
     SLOT_PLACE,
     SLOT_COUNTERS,
-) = range(11)
+) = range(12)
 
 # meta: what changes in size; newest and oldest item and slot, side by side
 (
@@ -73,8 +75,9 @@ EVERYONE = 0
     META_OLDEST_SLOT,
     META_TICK,
     META_EVICTED,
+    META_USES,
     META_FREE_BLOCKS,  # the first free block of each counter
-) = range(11)
+) = range(12)
 
 # items: (I, ITEM_FIELDS + values) int64; item_numbers: (I, ITEM_NUMERIC + numeric) float64
 ITEM_KEY, ITEM_NEWER, ITEM_OLDER, ITEM_HAS_EMBEDDING, ITEM_FIELDS = 0, 1, 2, 3, 4
@@ -266,8 +269,20 @@ ARRAYS: tuple[str, ...] = (
 ) = range(0, 3 * len(ARRAYS) + 1, 3)
 AT_GAP_MS, AT_SLOT_COLUMNS, TABLE_CELLS = AT_NUMBERS, AT_NUMBERS + 1, AT_NUMBERS + 2
 
-# an event: 7 cells, the last one a float64; position -1 for none
-EVENT_USER, EVENT_KIND, EVENT_ROW, EVENT_KEY, EVENT_TIME_MS, EVENT_POSITION, EVENT_VALUE, EVENT_CELLS = range(8)
+# an event; position -1 for none, value a float64, scope one of those below
+(
+    EVENT_USER,
+    EVENT_KIND,
+    EVENT_ROW,
+    EVENT_KEY,
+    EVENT_TIME_MS,
+    EVENT_POSITION,
+    EVENT_VALUE,
+    EVENT_SCOPE,
+    EVENT_CELLS,
+) = range(9)
+FOR_ALL, FOR_USER, FOR_EVERYONE = 0, 1, 2
+"""Scopes of an event: it counts for its user and everyone, or for one of them, when a state is restored."""
 
 # a request: address and length of arrays, or address and two sizes of matrices; then numbers
 (

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from rerank_features import compiler as code
-from rerank_features.compiler import emission, kernels, tables
+from rerank_features.compiler import emission, kernels, tables, transfer
 from rerank_features.compiler.native import (
     byte_rows,
     compiled,
@@ -38,6 +38,7 @@ def update(state: int, event: int) -> int:
         fields[code.EVENT_TIME_MS],
         fields[code.EVENT_POSITION],
         float_record(event, code.EVENT_CELLS)[code.EVENT_VALUE],
+        fields[code.EVENT_SCOPE],
         numbers[code.AT_GAP_MS],
         ints(state, code.AT_LIMITS),
         int_rows(state, code.AT_KEYS),
@@ -173,6 +174,45 @@ def forget_user(state: int, user: int) -> int:
 
 
 @compiled
+def list_slots(state: int, user: int, rows: int, count: int) -> int:
+    """How many slots a user's row has; the first ``count`` of them to int32 ``rows``."""
+    return transfer.list_slots(
+        int_rows(state, code.AT_SLOTS), int_rows(state, code.AT_USERS), user, row_record(rows, count)
+    )
+
+
+@compiled
+def save_slots(state: int, rows: int, count: int, cells: int, room: int) -> int:
+    """How many cells slots take; their records to ``cells`` where there is room for all."""
+    return transfer.save_slots(
+        row_record(rows, count),
+        int_rows(state, code.AT_KEYS),
+        int_rows(state, code.AT_COUNTERS),
+        int_rows(state, code.AT_SLOTS),
+        ints(state, code.AT_POOL),
+        record(cells, room),
+    )
+
+
+@compiled
+def load_slots(state: int, user: int, cells: int, count: int) -> int:
+    """Add slots from records to a user's row; 0 where the records do not fit the spec. There must be room."""
+    done = transfer.load_slots(
+        record(cells, count),
+        user,
+        ints(state, code.AT_LIMITS),
+        int_rows(state, code.AT_KEYS),
+        int_rows(state, code.AT_COUNTERS),
+        int_rows(state, code.AT_USERS),
+        int_rows(state, code.AT_SLOTS),
+        ints(state, code.AT_TABLE),
+        ints(state, code.AT_POOL),
+        ints(state, code.AT_META),
+    )
+    return int(done)
+
+
+@compiled
 def touch_rows(state: int, rows: int, count: int) -> int:
     """Mark item rows as used, the last of them most recently."""
     tables.touch_rows(int_rows(state, code.AT_ITEMS), ints(state, code.AT_META), row_record(rows, count))
@@ -228,6 +268,9 @@ ENTRIES = (
     emit,
     replay,
     forget_user,
+    list_slots,
+    save_slots,
+    load_slots,
     touch_rows,
     evict_oldest,
     add_row,

@@ -22,6 +22,8 @@ from rerank_features.compiler import (
     EVER,
     EVERYONE,
     FIRST_SLOT,
+    FOR_EVERYONE,
+    FOR_USER,
     ITEM_KEY,
     KEY_COLUMN,
     KEY_END_COUNTER,
@@ -61,7 +63,7 @@ from rerank_features.compiler import (
     WINDOW_WIDTH_MS,
 )
 from rerank_features.compiler.native import compiled
-from rerank_features.compiler.tables import drop_slot, find_slot, new_block, new_slot, touch
+from rerank_features.compiler.tables import drop_slot, find_slot, mark_used, new_block, new_slot, touch
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
@@ -260,6 +262,7 @@ def update(
     time_ms: int,
     position: int,
     value: float,
+    scope: int,
     gap_ms: int,
     limits: Ints,
     keys: Ints,
@@ -287,6 +290,8 @@ def update(
         The item's row, or -1 and its hashed id.
     position
         Of the event in its list, or -1.
+    scope
+        For whom it counts.
     gap_ms
         Longest pause inside a session, or -1 when no feature has a session window.
     limits
@@ -305,21 +310,26 @@ def update(
     if row >= 0:
         item_key = items[row, ITEM_KEY]
         touch(items, meta, META_NEWEST_ROW, row)
-    users[user, NEWEST] = max(users[user, NEWEST], time_ms)
-    users[EVERYONE, NEWEST] = max(users[EVERYONE, NEWEST], time_ms)
+    if scope != FOR_EVERYONE:
+        users[user, NEWEST] = max(users[user, NEWEST], time_ms)
+    if scope != FOR_USER:
+        users[EVERYONE, NEWEST] = max(users[EVERYONE, NEWEST], time_ms)
     first, last = 0, -1
-    if gap_ms >= 0:
+    if gap_ms >= 0 and scope != FOR_EVERYONE:
         first, last = _join_session(users, user, time_ms, gap_ms)
     value = min(max(value, -MAX_FLOAT32), MAX_FLOAT32) + 0.0  # minus zero becomes zero
     quanta = np.int64(np.rint(min(max(value, -MAX_VALUE), MAX_VALUE) * _PER_UNIT))
     for key in range(keys.shape[0]):
         begin, end = keys[key, KEY_FIRST_COUNTER], keys[key, KEY_END_COUNTER]
+        is_shared = keys[key, KEY_IS_SHARED] != 0
+        if scope == (FOR_USER if is_shared else FOR_EVERYONE):
+            continue
         used = False
         for c in range(begin, end):
             used |= _takes(counter_kinds, counter_bounds, c, kind, value)
         if not used:
             continue
-        owner = EVERYONE if keys[key, KEY_IS_SHARED] != 0 else user
+        owner = EVERYONE if is_shared else user
         column = keys[key, KEY_COLUMN]
         for j in range(keys[key, KEY_WIDTH]):
             if column == USER_KEY:
@@ -341,6 +351,7 @@ def update(
                 slot = new_slot(table, slots, meta, users, owner, key, word)
             else:
                 touch(slots, meta, META_NEWEST_SLOT, slot)
+            mark_used(slots, meta, slot)
             for c in range(begin, end):
                 if not _takes(counter_kinds, counter_bounds, c, kind, value):
                     continue
@@ -364,7 +375,7 @@ def update(
                     quanta,
                 )
     for s in range(sequences.shape[0]):
-        if sequence_kinds[s, kind] != 0:
+        if sequence_kinds[s, kind] != 0 and scope != FOR_EVERYONE:
             _append(
                 users,
                 entries,

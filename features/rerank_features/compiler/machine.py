@@ -26,6 +26,9 @@ SIGNATURES: dict[str, int] = {
     "emit": 2,
     "replay": 2,
     "forget_user": 2,
+    "list_slots": 4,
+    "save_slots": 5,
+    "load_slots": 4,
     "touch_rows": 3,
     "evict_oldest": 1,
     "add_row": 3,
@@ -54,6 +57,9 @@ class Functions:
     emit: Callable[[int, int], int]
     replay: Callable[[int, int], int]
     forget_user: Callable[[int, int], int]
+    list_slots: Callable[[int, int, int, int], int]
+    save_slots: Callable[[int, int, int, int, int], int]
+    load_slots: Callable[[int, int, int, int], int]
     touch_rows: Callable[[int, int, int], int]
     evict_oldest: Callable[[int], int]
     add_row: Callable[[int, int, int], int]

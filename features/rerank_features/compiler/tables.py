@@ -25,6 +25,7 @@ from rerank_features.compiler import (
     META_OLDEST_ROW,
     META_POOL,
     META_SLOTS,
+    META_USES,
     NEWER,
     OLDER,
     SLOT_COUNTERS,
@@ -32,7 +33,7 @@ from rerank_features.compiler import (
     SLOT_KEY,
     SLOT_NEXT,
     SLOT_PREVIOUS,
-    SLOT_TICK,
+    SLOT_USED,
     SLOT_USER,
     SLOT_VALUE,
 )
@@ -162,6 +163,13 @@ def touch(records: Ints, meta: Ints, newest_at: int, record: int) -> None:
 
 
 @compiled
+def mark_used(slots: Ints, meta: Ints, slot: int) -> None:
+    """Number the uses of slots: the order by last use of one user's slots is theirs by number."""
+    meta[META_USES] += 1
+    slots[slot, SLOT_USED] = meta[META_USES]
+
+
+@compiled
 def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: int, value: int) -> int:
     """Add a slot and link it to its user; there must be room."""
     slot = meta[META_FREE_SLOT]
@@ -178,7 +186,7 @@ def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: 
     first = users[user, FIRST_SLOT]
     slots[slot, SLOT_NEXT] = first
     slots[slot, SLOT_PREVIOUS] = -1
-    slots[slot, SLOT_TICK:] = -1  # no request, no place, no block, no time
+    slots[slot, SLOT_USED:] = -1  # no use, no request, no place, no block, no time
     if first >= 0:
         slots[first, SLOT_PREVIOUS] = slot
     users[user, FIRST_SLOT] = slot
