@@ -23,7 +23,6 @@ True
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import struct
@@ -39,6 +38,7 @@ from rerank_features import compiler as code
 from rerank_features.compiler.program import Program, compile_spec
 from rerank_features.events import Event, Item, Request
 from rerank_features.hashing import words_of
+from rerank_features.packing import EVENT, address_of, kind_number, pack_events, replay_records
 from rerank_features.snapshot import load_row, save_row
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
@@ -46,7 +46,6 @@ from rerank_features.state import FlatState, as_items, item_key
 _Output = NDArray[np.float32] | NDArray[np.int32]
 
 _NO_SCORES = array("d")
-_EVENT = struct.Struct("=6qdq")
 _REQUEST = struct.Struct(f"={code.REQUEST_CELLS}q")
 _NEEDS = struct.Struct("=3q")
 _CELL = struct.Struct("=q")
@@ -116,10 +115,10 @@ class FeaturePipeline:
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
         self._event = bytearray(8 * code.EVENT_CELLS)
-        self._event_address = _address(self._event)
+        self._event_address = address_of(self._event)
         self._outputs = _Outputs(spec, self._program)
         self._request = bytearray(_REQUEST.size)
-        self._request_address = _address(self._request)
+        self._request_address = address_of(self._request)
         self._numbers = array("d", [0.0] * len(spec.context.numeric))
         self._words = array("q", [0] * len(spec.context.categorical))
         self._matches = array("q", [0] * sum(width for _, _, width in self._program.matches))
@@ -233,7 +232,7 @@ class FeaturePipeline:
         item = event.item
         row = state.item_rows.get(item, -1)
         value, position = event.value, event.position
-        _EVENT.pack_into(
+        EVENT.pack_into(
             self._event,
             0,
             state.user_row(event.user),
@@ -319,8 +318,7 @@ class FeaturePipeline:
         if any(event.user != user for event in listed):
             raise InputError(f"restore: an event of another user than {user!r}; give each user their own events")
         state.forget(user)
-        used = [event for event in listed if self._kinds.get(event.kind, self._other_kind) >= 0]
-        if saved is None and not used:
+        if saved is None and all(kind_number(state, event.kind) < 0 for event in listed):
             return False
         row = state.user_row(user)
         if saved is not None:
@@ -329,7 +327,8 @@ class FeaturePipeline:
             except InputError:
                 state.forget(user)
                 raise
-        self._replay(used, row, code.FOR_USER)
+        records = pack_events(state, listed, row, code.FOR_USER)
+        replay_records(state, records, 0, len(records) // EVENT.size)
         return True
 
     def restore_everyone(self, events: Iterable[Event], saved: bytes | None = None) -> None:
@@ -343,30 +342,8 @@ class FeaturePipeline:
         self._state.code.forget_user(self._state.address, code.EVERYONE)
         if saved is not None:
             load_row(self._state, code.EVERYONE, saved)
-        used = (event for event in events if self._kinds.get(event.kind, self._other_kind) >= 0)
-        self._replay(used, code.EVERYONE, code.FOR_EVERYONE)
-
-    def _replay(self, events: Iterable[Event], row: int, scope: int) -> None:
-        """Fold events of kinds that matter into the state in one go."""
-        state = self._state
-        records = bytearray()
-        for event in events:
-            item_row = state.item_rows.get(event.item, -1)
-            records += _EVENT.pack(
-                row,
-                self._kinds.get(event.kind, self._other_kind),
-                item_row,
-                0 if item_row >= 0 else item_key(event.item),
-                event.time_ms,
-                -1 if event.position is None else event.position,
-                0.0 if event.value is None else event.value,
-                scope,
-            )
-        if not records:
-            return
-        job = array("q", [_address(records), 0, len(records) // _EVENT.size, 0, 0, 0, 0])
-        while not state.code.replay(state.address, job.buffer_info()[0]):
-            state.grow_counters()
+        records = pack_events(self._state, events, code.EVERYONE, code.FOR_EVERYONE)
+        replay_records(self._state, records, 0, len(records) // EVENT.size)
 
     def emit(self, request: Request) -> FeatureBatch:
         """Remember the candidates and compute every array for them.
@@ -528,10 +505,6 @@ class _Outputs:
         for name, shape, dtype, offset in self._segments:
             arrays[name] = np.ndarray(shape, dtype, block, offset)
         return arrays
-
-
-def _address(buffer: bytearray) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 def _aligned(cells: int) -> int:
