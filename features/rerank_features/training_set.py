@@ -7,14 +7,17 @@ No feature can know more in training than on the device, because it is the same 
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank_engine.errors import InputError
+from rerank_engine.errors import DataError, InputError, MissingExtraError
 from rerank_features.events import Event, Item, Request
 from rerank_features.pipeline import FeaturePipeline
 from rerank_features.spec import FeatureSpec
@@ -71,6 +74,102 @@ class TrainingSet:
     mask: NDArray[np.bool_]
     times_ms: NDArray[np.int64]
     spec_hash: str
+
+    def save(self, path: str | Path) -> None:
+        """Write everything as one compressed NumPy archive, which :meth:`load` reads.
+
+        Raises
+        ------
+        DataError
+            It cannot be written.
+        """
+        arrays = {f"candidate/{name}": array for name, array in self.per_candidate.items()}
+        arrays |= {f"list/{name}": array for name, array in self.per_list.items()}
+        arrays |= {name: getattr(self, name) for name in _COLUMNS}
+        try:
+            with Path(path).open("wb") as file:
+                np.savez_compressed(file, spec_hash=np.array(self.spec_hash), **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error}; give another path") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainingSet:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or is no training set.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = dict(archive)
+            columns = {name: arrays[name] for name in _COLUMNS}
+            spec_hash = str(arrays["spec_hash"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"cannot read a training set from {path}: {error}") from error
+        return cls(
+            lists=len(columns["times_ms"]),
+            per_candidate={name[10:]: array for name, array in arrays.items() if name.startswith("candidate/")},
+            per_list={name[5:]: array for name, array in arrays.items() if name.startswith("list/")},
+            spec_hash=spec_hash,
+            **columns,
+        )
+
+    def to_arrow(self) -> tuple[Any, Any]:
+        """Two Arrow tables: a row for each candidate, with the number of its list, and a row for each list.
+
+        An array of shape (rows, …) is a column of fixed-size lists; what a list holds is in the order of NumPy.
+
+        Raises
+        ------
+        MissingExtraError
+            pyarrow is not installed.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise MissingExtraError("Arrow tables", "arrow") from None
+
+        def column(array: NDArray[Any]) -> Any:
+            flat = pa.array(array.reshape(-1))
+            return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, int(np.prod(array.shape[1:])))
+
+        facts = {"spec_hash": self.spec_hash}
+        candidates: dict[str, NDArray[Any]] = {"list": np.repeat(np.arange(self.lists), np.diff(self.offsets))}
+        candidates |= {"label": self.labels, "mask": self.mask, **self.per_candidate}
+        lists: dict[str, NDArray[Any]] = {
+            "time_ms": self.times_ms,
+            "candidates": np.diff(self.offsets),
+            **self.per_list,
+        }
+        return tuple(
+            pa.table({name: column(array) for name, array in table.items()}).replace_schema_metadata(facts)
+            for table in (candidates, lists)
+        )
+
+    def write_parquet(self, folder: str | Path) -> None:
+        """Write the tables of :meth:`to_arrow` as ``candidates.parquet`` and ``lists.parquet``.
+
+        Raises
+        ------
+        MissingExtraError
+            pyarrow is not installed.
+        DataError
+            They cannot be written.
+        """
+        tables = self.to_arrow()
+        import pyarrow.parquet as parquet
+
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for name, table in zip(("candidates", "lists"), tables, strict=True):
+                parquet.write_table(table, Path(folder) / f"{name}.parquet")
+        except OSError as error:
+            raise DataError(f"cannot write to {folder}: {error}; give another path") from error
+
+
+_COLUMNS = "offsets", "labels", "mask", "times_ms"
 
 
 def build_training_set(spec: FeatureSpec, stream: Iterable[Event | LabelledRequest | Sequence[Item]]) -> TrainingSet:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank_engine.errors import DataError, MissingExtraError
+from rerank_engine.errors import DataError, EventError, MissingExtraError, StoreError
 from rerank_sdk.cli.output import note
 
 if TYPE_CHECKING:
+    from rerank_features import Event, Item
     from rerank_sdk.bundle import Bundle
     from rerank_simulator.logs import RatingLog
 
@@ -60,3 +62,25 @@ def prepare_output(path: Path) -> Path:
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}; give another path") from error
     return path
+
+
+def load_history(state: Path) -> tuple[list[Item], list[Event]]:
+    """The items and events that an app has stored, events by time.
+
+    Raises
+    ------
+    StoreError
+        There is no store, or it cannot be read.
+    """
+    from rerank_features import Item
+    from rerank_sdk.store import EventStore
+
+    path = state / "events.db" if state.is_dir() else state
+    if not path.is_file():
+        raise StoreError(f"{path}: there is no event store; give the folder that the app keeps its state in")
+    items = []
+    with EventStore.open(path, read_only_ok=True) as store:
+        for text in store.load_items().values():
+            with suppress(EventError):  # a row that another version wrote
+                items.append(Item.from_json(text))
+        return items, list(store.read())

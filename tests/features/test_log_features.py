@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank_engine.errors import EventError, InputError, RerankError
+from rerank_engine.errors import DataError, EventError, InputError, MissingExtraError, RerankError
 from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.log import EventColumns, ListColumns, Names, event_columns
 from rerank_features.log_features import training_set_from_log
@@ -236,3 +239,47 @@ def test_a_log_without_lists_is_refused() -> None:
             FeatureSpec(name="f", dense=[ServerRank(name="r")]), items=[], events=EventColumns(**GOOD), lists=lists
         )
     assert issubclass(InputError, RerankError)
+
+
+def some_set() -> TrainingSet:
+    rng = random.Random(3)
+    spec = every_feature()
+    items, events, lists = draw_log(spec, rng)
+    return training_set_from_log(spec, items=items, events=event_columns(events), lists=columns_of(spec, lists))
+
+
+def test_a_training_set_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = some_set()
+    path = tmp_path / "set.npz"
+    made.save(path)
+    assert_same(TrainingSet.load(path), made, list(range(made.lists)))
+    for content in (b"", b"PK\3\4 nonsense", path.read_bytes()[:200]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="cannot read a training set"):
+            TrainingSet.load(path)
+    with pytest.raises(DataError, match="cannot write"):
+        made.save(tmp_path / "missing" / "set.npz")
+
+
+def test_parquet_holds_every_number(tmp_path: Path) -> None:
+    made = some_set()
+    made.write_parquet(tmp_path / "tables")
+    candidates = parquet.read_table(tmp_path / "tables" / "candidates.parquet")
+    lists = parquet.read_table(tmp_path / "tables" / "lists.parquet")
+    assert candidates.schema.metadata[b"spec_hash"] == made.spec_hash.encode()
+    assert candidates["label"].to_numpy().tobytes() == made.labels.tobytes()
+    assert candidates["mask"].to_numpy().tolist() == made.mask.tolist()
+    assert lists["time_ms"].to_numpy().tolist() == made.times_ms.tolist()
+    sizes = np.bincount(candidates["list"].to_numpy(), minlength=made.lists)
+    assert sizes.tolist() == lists["candidates"].to_numpy().tolist() == np.diff(made.offsets).tolist()
+    for table, arrays in ((candidates, made.per_candidate), (lists, made.per_list)):
+        for name, array in arrays.items():
+            column = table[name].combine_chunks()
+            flat = column.flatten() if array.ndim > 1 else column
+            assert flat.to_numpy().astype(array.dtype).tobytes() == array.tobytes(), name
+
+
+def test_without_arrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"rerank-sdk\[arrow\]"):
+        some_set().to_arrow()

@@ -29,6 +29,9 @@ COMMANDS = (
     "inspect",
     "run",
     "replay",
+    "features check",
+    "features schema",
+    "features explain",
     "bench loop",
     "bench onnx-nodes",
     "bench engine",
@@ -64,7 +67,7 @@ def declared() -> dict[str, set[str]]:
 
 
 def test_there_are_the_commands_that_were_promised() -> None:
-    assert {name.removeprefix("rerank ") for name in declared()} == {"rerank", "bench", *COMMANDS}
+    assert {name.removeprefix("rerank ") for name in declared()} == {"rerank", "bench", "features", *COMMANDS}
 
 
 def test_every_command_and_option_is_documented_and_nothing_else_is() -> None:
