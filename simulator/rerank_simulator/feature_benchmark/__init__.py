@@ -1,0 +1,1 @@
+"""Speed of event store and features: ``rerank bench features``."""
