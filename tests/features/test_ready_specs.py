@@ -287,7 +287,7 @@ def test_kuaishou_columns_as_a_hand_computes_them() -> None:
         "author_follows": [1, 0, 0],
         "author_profile_visits_1w": [0, 0, 0],
         # of v0's tags x (as the category of v0) and y (both videos), the mean; v2 has none
-        "tags_watch_s_session": [
+        "tag_watch_s_session": [
             log((24 / 3 + 26 / 4) / 2),
             log(26 / 4),
             log(8),
