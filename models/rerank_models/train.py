@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from rerank_features import FeatureSpec
 from rerank_features.training_set import TrainingSet
-from rerank_models.zoo import ZOO, Ranker
+from rerank_models.zoo import ZOO, Ranker, TwoStreams
 
 Progress = Callable[[int, int, str], None]
 
@@ -71,7 +71,7 @@ class TrainResult:
 
 
 def train_model(
-    name: str,
+    name: str | type[Ranker],
     spec: FeatureSpec,
     data: TrainingSet,
     validation: TrainingSet,
@@ -83,7 +83,7 @@ def train_model(
     Parameters
     ----------
     name
-        Key of the zoo.
+        Key of the zoo, or a model's class.
     spec
         The spec that made both data sets.
     data, validation
@@ -95,7 +95,7 @@ def train_model(
     """
     options = options or TrainOptions()
     torch.manual_seed(options.seed)
-    model = ZOO[name](spec, dropout=options.dropout)
+    model = (ZOO[name] if isinstance(name, str) else name)(spec, dropout=options.dropout)
     model.standardize.fit(torch.from_numpy(data.per_candidate["dense"]))
     _fit_history(model, data)
     optimizer = torch.optim.AdamW(model.parameters(), options.learning_rate, weight_decay=options.weight_decay)
@@ -156,6 +156,8 @@ def mean_ndcg(model: Ranker, data: TrainingSet, k: int = 10) -> float:
 
 
 def _fit_history(model: Ranker, data: TrainingSet) -> None:
+    if isinstance(model, TwoStreams):
+        model.fit_sequences(data.per_list)
     standardize = getattr(model, "standardize_event", None)
     if standardize is not None:
         there = data.per_list["history_mask"] > 0

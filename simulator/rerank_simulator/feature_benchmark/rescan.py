@@ -90,12 +90,12 @@ class _OneRequest(Columns):
                 dense[:, place] = self.column(feature)
             arrays["dense"] = dense
         if self.spec.ids:
-            widths = [self._width(feature) for feature in self.spec.ids]
+            widths = [self._width(column) for column in self.spec.ids]
             ids = np.zeros((count, sum(widths)), np.int32)
             for n, item in enumerate(self.candidates):
                 at = 0
-                for feature, width in zip(self.spec.ids, widths, strict=True):
-                    rows = self._ids(feature, item)[:width]
+                for column, width in zip(self.spec.ids, widths, strict=True):
+                    rows = self._ids(column, item)[:width]
                     ids[n, at : at + len(rows)] = rows
                     at += width
             arrays["ids"] = ids
