@@ -93,6 +93,35 @@ def engine(
         show_engines(measured)
 
 
+@bench.command()
+def features(
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Log to build training sets from: KuaiRand, or the word movielens; else generated."
+        ),
+    ] = None,
+    kill_rounds: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Processes to kill; 1000, or 3 with --quick.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure little, to see that it works.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Measure event store and features, and kill processes that use them."""
+    from rerank_simulator.feature_benchmark import benchmark_features
+
+    with progress() as report:
+        measured = benchmark_features(data, quick=quick, rounds=kill_rounds, progress=report)
+    if json:
+        print_json(measured)
+    else:
+        facts = {**measured, **{f"machine: {name}": value for name, value in measured["machine"].items()}}
+        del facts["machine"]
+        show_facts({name.replace("_", " "): value for name, value in facts.items()})
+    if measured["lost_events"]:
+        raise typer.Exit(1)
+
+
 @bench.command("onnx-nodes")
 def onnx_nodes(
     only: Annotated[

@@ -35,6 +35,7 @@ COMMANDS = (
     "bench loop",
     "bench onnx-nodes",
     "bench engine",
+    "bench features",
     "doctor",
 )
 
@@ -144,6 +145,7 @@ def test_version() -> None:
         "replay --policy clairvoyant",
         "doctor --bundle missing.rrb",
         "doctor extra",
+        "bench features --kill-rounds -1",
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_happens(
