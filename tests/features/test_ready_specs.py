@@ -150,10 +150,10 @@ def test_edgerec_columns_as_a_hand_computes_them() -> None:
         "exposures_without_click": [log(2)] * 3,
         "categories_seen": [log(2)] * 3,
         # the item
-        "item_impressions_1d": [log(1)] * 3,
+        "item_impressions": [log(1)] * 3,
         "item_impression_ago_s": [log(60), log(40), log(30)],
-        "item_exposure_s_1d": [log(4), log(0.25), log(1)],
-        "item_clicks_1w": [log(1), 0, 0],
+        "item_exposure_s": [log(4), log(0.25), log(1)],
+        "item_clicks": [log(1), 0, 0],
         "item_click_ago_s": [log(56), log(2_592_000), log(2_592_000)],
         "item_hides": [0, 1, 0],
         # its category
