@@ -57,10 +57,11 @@ $(READY_BENCH): $(READY_DEV)
 	$(BIN)/python -m pip install --quiet onnxmltools
 	@touch $@
 
-bench: $(READY_BENCH)  ## Measure the loop and the engine beside its peers
+bench: $(READY_BENCH)  ## Measure the loop, the features, and the engine beside its peers
 	$(BIN)/python bench/make_models.py --out build/bench/models
 	$(BIN)/python bench/peers/prepare.py --models build/bench/models --peers build/bench/peers
 	OMP_NUM_THREADS=1 $(BIN)/rerank bench loop
+	OMP_NUM_THREADS=1 $(BIN)/rerank bench features
 	$(BIN)/rerank bench engine
 
 bundles: $(READY_DEV)  ## Train the bundled models again
