@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rerank_features import Event, FeatureSpec, Item, Request
 from rerank_features.hashing import bucket
 from rerank_features.parts import KIND_FIELD
-from rerank_features.spec import IdFeature, SequenceFeature
+from rerank_features.spec import IdFeature, SequenceAction, SequenceFeature
 from rerank_simulator.feature_benchmark.rescan_columns import Columns
 from rerank_simulator.feature_benchmark.rescan_history import signed_log
 
@@ -140,12 +140,16 @@ class _OneRequest(Columns):
             arrays[f"{sequence.name}_embedding"] = embedding
         if sequence.dense:
             dense = np.zeros((length, sequence.dense_width), np.float32)
+            answers = [self.entries(action.sequence) for action in sequence.actions]
             for t, event in enumerate(entries):
                 older = entries[t + 1] if t + 1 < len(entries) else None
                 numbers = [self._entry_number(name, event, older) for name in sequence.columns]
                 newer = [one.time_ms for one in entries[:t] if one.item == event.item]
                 end_ms = min(newer, default=math.inf)
-                dense[t] = numbers + [self._action(action, event, end_ms) for action in sequence.actions]
+                dense[t] = numbers + [
+                    self._action(action, answer, event, end_ms)
+                    for action, answer in zip(sequence.actions, answers, strict=True)
+                ]
             arrays[f"{sequence.name}_dense"] = dense
         arrays[f"{sequence.name}_mask"] = (np.arange(length) < len(entries)).astype(np.float32)
         return arrays
@@ -162,10 +166,10 @@ class _OneRequest(Columns):
             return 0.0 if older is None else math.log1p((event.time_ms - older.time_ms) / 1000)
         return 0.0 if event.position is None else math.log(2 + event.position)
 
-    def _action(self, action: Any, entry: Event, end_ms: float) -> float:
+    def _action(self, action: SequenceAction, answers: list[Event], entry: Event, end_ms: float) -> float:
         after = [
             event
-            for event in self.entries(action.sequence)
+            for event in answers
             if event.item == entry.item
             and entry.time_ms <= event.time_ms < end_ms
             and event.time_ms - entry.time_ms <= action.within_s * 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -176,10 +177,12 @@ class Columns(History):
 
     def _history_streak(self, feature: Any) -> Column:
         chosen, column = self._chosen(feature, feature.until), []
+        field = feature.field
+        words = [set(self.words(field, event.item)) for event in chosen] if field is not None else []
         for item in self.candidates:
-            own, streak = set(self.words(feature.field, item.id)) if feature.field else set(), 0
-            for event in chosen:
-                if feature.field is not None and own.isdisjoint(self.words(feature.field, event.item)):
+            own, streak = set(self.words(field, item.id)) if field is not None else set(), 0
+            for place, event in enumerate(chosen):
+                if field is not None and own.isdisjoint(words[place]):
                     continue
                 if event.kind in feature.until:
                     break
@@ -190,9 +193,10 @@ class Columns(History):
     def _history_match(self, feature: Any) -> Column:
         chosen, column = self._chosen(feature), []
         known = [event for event in chosen if feature.field == ITEM_FIELD or event.item in self.items]
+        words = [set(self.words(feature.field, event.item)) for event in chosen]
         for item in self.candidates:
             own = set(self.words(feature.field, item.id))
-            places = [i for i, e in enumerate(chosen) if not own.isdisjoint(self.words(feature.field, e.item))]
+            places = [place for place, other in enumerate(words) if not own.isdisjoint(other)]
             values = [chosen[place].value or 0.0 for place in places]
             if feature.reduce == "since_s":
                 age_s = (self.now_ms - chosen[places[0]].time_ms) / 1000 if places else feature.cap
@@ -283,8 +287,9 @@ def _transformed(feature: Any, x: Column) -> Column:
         least, most = min(x), max(x)
         return [(v - least) / (most - least) if most > least else 0.0 for v in x]
     if kind == "list_rank":
-        others = len(x) - 1
-        above = [sum(o > v for o in x) + 0.5 * (sum(o == v for o in x) - 1) for v in x]
+        ordered, others = sorted(x), len(x) - 1
+        below, upto = [bisect_left(ordered, v) for v in x], [bisect_right(ordered, v) for v in x]
+        above = [len(x) - more + 0.5 * (more - less - 1) for less, more in zip(below, upto, strict=True)]
         return [a / others if others else 0.0 for a in above]
     mean, deviation = statistics.fmean(x), statistics.pstdev(x)
     largest = max(abs(v) for v in x)
