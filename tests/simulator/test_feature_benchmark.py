@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 from rerank_engine.errors import DataError, InputError
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
+from rerank_features.log import EventColumns, ListColumns
+from rerank_features.log_features import training_set_from_log
 from rerank_features.ready import ready_spec
-from rerank_features.training_set import LabelledRequest, build_training_set
+from rerank_features.training_set import build_training_set
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.cli import app
 from rerank_sdk.store import EventStore
 from rerank_simulator.feature_benchmark import benchmark_features, kill
-from rerank_simulator.feature_benchmark.bundle import train_shop_bundle
+from rerank_simulator.feature_benchmark.bundle import shop_entries, train_shop_bundle
 from rerank_simulator.feature_benchmark.kill_child import kill_events, kill_items
 from rerank_simulator.feature_benchmark.logs import KUAIRAND_FILE, load_input
 from rerank_simulator.feature_benchmark.measure import check_same, emit_times, state_bytes_per_user
@@ -208,18 +210,16 @@ def test_kuairand_becomes_lists_and_events(tmp_path: Path) -> None:
     (tmp_path / KUAIRAND_FILE).write_text(HEAD + "".join(reversed(rows)))
     given = load_input(tmp_path, seed=1, visits=1)
     assert (given.name, given.spec.name) == (f"KuaiRand, {KUAIRAND_FILE}", "kuaishou")
-    lists = [entry for entry in given.entries if isinstance(entry, LabelledRequest)]
-    assert [(one.request.user, len(one.request.candidates)) for one in lists] == [
+    sizes = np.diff(given.lists["offsets"]).tolist()
+    assert list(zip(given.lists["user"], sizes, strict=True)) == [
         ("8", 1),
         ("8", 1),  # a list has a video once
         ("7", 10),
         ("7", 2),
         ("7", 1),  # half an hour later
     ]
-    assert lists[2].labels.tolist() == [0, 1] * 5
-    events = [entry for entry in given.entries if isinstance(entry, Event)]
-    assert given.events == len(events)
-    assert Counter(event.kind for event in events) == {
+    assert given.lists["label"][2:12].tolist() == [0, 1] * 5
+    assert Counter(given.events["kind"]) == {
         "impression": 15,
         "watch": 15,
         "completion": 14,
@@ -227,11 +227,23 @@ def test_kuairand_becomes_lists_and_events(tmp_path: Path) -> None:
         "follow": 1,
         "enter_profile": 1,
     }
-    assert next(event.value for event in events if event.kind == "completion") == 0.5
-    assert given.entries[0][3].numeric == {"duration_s": 8.0}
-    data = build_training_set(given.spec, given.entries)
+    assert given.events["value"][given.events["kind"] == "completion"].tolist()[0] == 0.5
+    assert given.items[3].numeric == {"duration_s": 8.0}
+    events, lists = EventColumns(**given.events), ListColumns(**given.lists)
+    data = training_set_from_log(given.spec, items=given.items, events=events, lists=lists)
     assert (data.lists, len(data.labels)) == (5, 15)
-    assert load_input(tmp_path / KUAIRAND_FILE, seed=1, visits=1).events == given.events
+    again = load_input(tmp_path / KUAIRAND_FILE, seed=1, visits=1)
+    assert again.events["time_ms"].tolist() == given.events["time_ms"].tolist()
+
+
+def test_columns_of_the_generated_shop_give_what_its_stream_gives() -> None:
+    given = load_input(None, seed=1, visits=6)
+    entries = list(shop_entries(generate_items(2_000, 1), 1, 6))
+    expected = build_training_set(given.spec, entries)
+    events, lists = EventColumns(**given.events), ListColumns(**given.lists)
+    made = training_set_from_log(given.spec, items=given.items, events=events, lists=lists)
+    for name, array in (expected.per_candidate | expected.per_list).items():
+        assert (made.per_candidate | made.per_list)[name].tobytes() == array.tobytes(), name
 
 
 @pytest.mark.parametrize(

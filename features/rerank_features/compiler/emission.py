@@ -101,7 +101,7 @@ def scratch_needs(
         + 2 * count * slot_columns
         + keys.shape[0]
         + 1
-        + longest
+        + 3 * longest
         + (longest + count + 1) * widest
         + 2 * count
     )

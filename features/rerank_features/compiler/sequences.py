@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rerank_features.compiler import (
     ACTION_COUNT,
-    ACTION_VALUE_SUM,
+    ACTION_LOG_DELAY,
     COLUMN_CODE,
     COLUMN_KIND_SET,
     COLUMN_LOG_AGE,
@@ -125,36 +125,45 @@ def position_of(facts: int) -> int:
 @compiled
 def _action(
     column: Ints,
-    sequences: Ints,
-    lengths: Ints,
+    first: int,
+    count: int,
     listed: Ints,
     listed_values: Floats,
-    time_ms: int,
-    before_ms: int,
-    item: int,
-) -> float:
-    """What followed an entry: events of its item from its time on, before another time."""
-    other = column[COLUMN_SEQUENCE]
-    first, code = sequences[other, SEQUENCE_ENTRY], column[COLUMN_CODE]
-    found, total, earliest = 0, 0.0, 0
-    for t in range(lengths[other]):
-        at = listed[first + t, ENTRY_TIME]
-        if at < time_ms:
-            break
-        if (
-            at < before_ms
-            and at - time_ms <= column[COLUMN_WITHIN_MS]
-            and listed[first + t, ENTRY_ITEM] == item
-            and (column[COLUMN_KIND_SET] >> kind_of(listed[first + t, ENTRY_FACTS])) & 1
-        ):
-            found += 1
-            total += listed_values[first + t]
-            earliest = at
-    if code == ACTION_COUNT:
-        return float(found)
-    if code == ACTION_VALUE_SUM:
-        return total
-    return log1p((earliest - time_ms) / 1000.0) if found > 0 else 0.0
+    items: Ints,
+    times_ms: Ints,
+    before_ms: Ints,
+    out: Floats,
+) -> None:
+    """What followed each entry: events of its item from its time on, before the item occurs again.
+
+    Parameters
+    ----------
+    first, count
+        Where the events that may follow lie in ``listed``, newest first.
+    items, times_ms, before_ms
+        Of each entry: its item, its time, and when its item occurs next.
+    out
+        One number an entry.
+    """
+    code, within_ms = column[COLUMN_CODE], column[COLUMN_WITHIN_MS]
+    for t in range(out.size):
+        out[t] = 0.0
+    for a in range(first, first + count):
+        if (column[COLUMN_KIND_SET] >> kind_of(listed[a, ENTRY_FACTS])) & 1 == 0:
+            continue
+        at, item, value = listed[a, ENTRY_TIME], listed[a, ENTRY_ITEM], listed_values[a]
+        if code == ACTION_COUNT:
+            value = 1.0
+        for t in range(out.size):
+            delay_ms = at - times_ms[t]
+            follows = (items[t] == item) & (delay_ms >= 0) & (delay_ms <= within_ms) & (at < before_ms[t])
+            if code == ACTION_LOG_DELAY:  # the earliest one is met last
+                out[t] = delay_ms / 1000.0 if follows else out[t]
+            else:
+                out[t] += value if follows else 0.0
+    if code == ACTION_LOG_DELAY:
+        for t in range(out.size):
+            out[t] = log1p(out[t])
 
 
 @compiled
@@ -180,13 +189,14 @@ def _numbers(column: Ints, listed: Ints, listed_values: Floats, first: int, now_
 
 
 @compiled
-def _next_times(listed: Ints, first: int, count: int, before_ms: Ints) -> None:
-    """When each entry's item occurs next, far in the future where it does not."""
-    for t in range(count):
+def _next_times(items: Ints, times_ms: Ints, before_ms: Ints) -> None:
+    """When each entry's item occurs next, far in the future where it does not; entries are newest first."""
+    for t in range(items.size):
         before_ms[t] = 2**62
-        for newer in range(t):
-            if listed[first + newer, ENTRY_ITEM] == listed[first + t, ENTRY_ITEM]:
-                before_ms[t] = listed[first + newer, ENTRY_TIME]
+    for newer in range(items.size):
+        item, at = items[newer], times_ms[newer]
+        for t in range(newer + 1, items.size):  # the next one is met last
+            before_ms[t] = at if items[t] == item else before_ms[t]
 
 
 @compiled
@@ -202,7 +212,7 @@ def emit_sequence(
     items: Ints,
     embeddings: Singles,
     now_ms: int,
-    before_ms: Ints,
+    facts: Ints,
     numbers: Floats,
     singles: Singles,
     integers: Rows,
@@ -211,8 +221,8 @@ def emit_sequence(
 
     Parameters
     ----------
-    before_ms, numbers
-        Room for a number of each entry.
+    facts, numbers
+        Room for three integers and a number of each entry.
     """
     sequence = sequences[s]
     if sequence[SEQUENCE_MASK_AT] < 0 or lengths[s] == 0:
@@ -239,26 +249,30 @@ def emit_sequence(
                 singles[out + e] = embeddings[row, e]
     if sequence[SEQUENCE_DENSE_AT] < 0:
         return
-    knows_next = False
-    own = numbers[:count]
+    own, items_of, times_ms, before_ms = numbers[:count], facts[:count], facts[count : 2 * count], facts[2 * count :]
+    before_ms = before_ms[:count]
+    is_ready = False
     for c in range(first_column, end_column):
         if sequence_columns[c, COLUMN_CODE] < ACTION_COUNT:
             _numbers(sequence_columns[c], listed, listed_values, first, now_ms, own)
         else:
-            if not knows_next:
-                _next_times(listed, first, count, before_ms)
-                knows_next = True
-            for t in range(count):
-                own[t] = _action(
-                    sequence_columns[c],
-                    sequences,
-                    lengths,
-                    listed,
-                    listed_values,
-                    listed[first + t, ENTRY_TIME],
-                    before_ms[t],
-                    listed[first + t, ENTRY_ITEM],
-                )
+            if not is_ready:
+                for t in range(count):
+                    items_of[t], times_ms[t] = listed[first + t, ENTRY_ITEM], listed[first + t, ENTRY_TIME]
+                _next_times(items_of, times_ms, before_ms)
+                is_ready = True
+            other = sequence_columns[c, COLUMN_SEQUENCE]
+            _action(
+                sequence_columns[c],
+                sequences[other, SEQUENCE_ENTRY],
+                lengths[other],
+                listed,
+                listed_values,
+                items_of,
+                times_ms,
+                before_ms,
+                own,
+            )
         out = sequence[SEQUENCE_DENSE_AT] + c - first_column
         for t in range(count):
             singles[out + t * width] = np.float32(own[t])

@@ -6,11 +6,13 @@ Lists made from a log without lists are constructed: what a user saw next, up to
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rerank_engine.errors import DataError
 from rerank_features import Event, FeatureSpec, Item, Request
@@ -43,7 +45,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class BuildInput:
-    """What one training set is built from.
+    """What one training set is built from: a log in columns, as it comes out of a table.
 
     Attributes
     ----------
@@ -51,18 +53,65 @@ class BuildInput:
         Of the data, for people.
     spec
         Features that fit it.
-    entries
-        The stream, each user's in order of time.
+    items
+        With their fields.
+    events, lists
+        Arguments of :class:`~rerank_features.log.EventColumns` and :class:`~rerank_features.log.ListColumns`.
     """
 
     name: str
     spec: FeatureSpec
-    entries: tuple[Entry, ...]
+    items: tuple[Item, ...]
+    events: Mapping[str, NDArray[Any]]
+    lists: Mapping[str, Any]
 
-    @property
-    def events(self) -> int:
-        """Number of events in the stream."""
-        return sum(isinstance(entry, Event) for entry in self.entries)
+    @classmethod
+    def of_entries(cls, name: str, spec: FeatureSpec, entries: Iterable[Entry]) -> BuildInput:
+        """Columns of a stream."""
+        items: dict[str, Item] = {}
+        events: list[Event] = []
+        lists: list[LabelledRequest] = []
+        for entry in entries:
+            if isinstance(entry, Event):
+                events.append(entry)
+                continue
+            if isinstance(entry, LabelledRequest):
+                lists.append(entry)
+            met = entry.request.candidates if isinstance(entry, LabelledRequest) else entry
+            items.update((item.id, item) for item in met if not item.is_bare or item.id not in items)
+        return cls(name, spec, tuple(items.values()), _event_columns(events), _list_columns(spec, lists))
+
+
+def _event_columns(events: Sequence[Event]) -> dict[str, NDArray[Any]]:
+    return {
+        "user": np.array([event.user for event in events], object),
+        "item": np.array([event.item for event in events], object),
+        "kind": np.array([event.kind for event in events], object),
+        "time_ms": np.array([event.time_ms for event in events], np.int64),
+        "value": np.array([np.nan if event.value is None else event.value for event in events]),
+        "position": np.array([-1 if event.position is None else event.position for event in events], np.int64),
+    }
+
+
+def _list_columns(spec: FeatureSpec, lists: Sequence[LabelledRequest]) -> dict[str, Any]:
+    requests = [one.request for one in lists]
+    columns: dict[str, Any] = {
+        "user": np.array([request.user for request in requests], object),
+        "time_ms": np.array([request.time_ms for request in requests], np.int64),
+        "offsets": np.cumsum([0, *(len(request.candidates) for request in requests)]),
+        "item": np.array([item.id for request in requests for item in request.candidates], object),
+        "label": np.concatenate([one.labels for one in lists]),
+        "context": {
+            name: np.array([one.context.get(name, np.nan) for one in requests]) for name in spec.context.numeric
+        }
+        | {
+            name: np.array([one.context.get(name) for one in requests], object)
+            for name in (*spec.context.categorical, *spec.context.text)
+        },
+    }
+    if all(request.scores is not None for request in requests):
+        columns["score"] = np.array([score for request in requests for score in request.scores or ()])
+    return columns
 
 
 def load_input(data: str | Path | None, *, seed: int, visits: int) -> BuildInput:
@@ -83,17 +132,17 @@ def load_input(data: str | Path | None, *, seed: int, visits: int) -> BuildInput
     Examples
     --------
     >>> given = load_input(None, seed=1, visits=3)
-    >>> given.name, given.spec.name, given.events > 10
+    >>> given.name, given.spec.name, len(given.events["time_ms"]) > 10
     ('generated, seed 1', 'edgerec', True)
     """
     if data is None:
-        entries = tuple(shop_entries(generate_items(_ITEMS, seed), seed, visits))
-        return BuildInput(f"generated, seed {seed}", ready_spec("edgerec"), entries)
+        entries = shop_entries(generate_items(_ITEMS, seed), seed, visits)
+        return BuildInput.of_entries(f"generated, seed {seed}", ready_spec("edgerec"), entries)
     if str(data) == MOVIELENS:
         return _movielens()
     path = Path(data)
     path = path / KUAIRAND_FILE if path.is_dir() else path
-    return BuildInput(f"KuaiRand, {path.name}", ready_spec("kuaishou"), tuple(_kuairand(path)))
+    return BuildInput.of_entries(f"KuaiRand, {path.name}", ready_spec("kuaishou"), _kuairand(path))
 
 
 def _movielens() -> BuildInput:
@@ -103,8 +152,8 @@ def _movielens() -> BuildInput:
     log = load_movielens()
     timeline = make_timeline(log, training=True)
     start_ms, end_ms = (SPLIT.moment_ms(log, share) for share in (SPLIT.embeddings, SPLIT.training))
-    entries = tuple(timeline.labelled(timeline.entries(start_ms, end_ms)))
-    return BuildInput("MovieLens-100K", movielens_spec(), entries)
+    entries = timeline.labelled(timeline.entries(start_ms, end_ms))
+    return BuildInput.of_entries("MovieLens-100K", movielens_spec(), entries)
 
 
 def _kuairand(path: Path) -> Iterator[Entry]:
