@@ -185,7 +185,7 @@ def check_same(spec: FeatureSpec, given: dict[str, Any], expected: dict[str, Any
 
 
 def build_events_per_s(given: BuildInput, repeats: int) -> float:
-    """Events a second of ``training_set_from_log``, its lists and the checks of all columns included: best of some runs."""
+    """Events a second of ``training_set_from_log``, lists and checks of columns included: the best of some runs."""
     times_s = []
     for _ in range(repeats):
         started = perf_counter()
