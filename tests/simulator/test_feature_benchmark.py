@@ -27,6 +27,8 @@ from rerank_simulator.feature_benchmark.kill_child import kill_events, kill_item
 from rerank_simulator.feature_benchmark.logs import KUAIRAND_FILE, load_input
 from rerank_simulator.feature_benchmark.measure import check_same, emit_times, state_bytes_per_user
 from rerank_simulator.feature_benchmark.stream import generate_items
+from rerank_simulator.logs import RatingLog
+from rerank_simulator.movielens import movielens_spec, training_sets
 
 FIGURES = [
     "append_events_per_s",
@@ -244,6 +246,26 @@ def test_columns_of_the_generated_shop_give_what_its_stream_gives() -> None:
     made = training_set_from_log(given.spec, items=given.items, events=events, lists=lists)
     for name, array in (expected.per_candidate | expected.per_list).items():
         assert (made.per_candidate | made.per_list)[name].tobytes() == array.tobytes(), name
+
+
+def test_movielens_becomes_the_lists_that_models_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(7)
+    rows = [
+        (user, int(item), int(generator.integers(1, 6)), 880_000_000_000 + day * 86_400_000 + 60_000 * place)
+        for user in range(40)
+        for day in generator.choice(70, 2, replace=False).tolist()
+        for place, item in enumerate(generator.choice(30, 6, replace=False))
+    ]
+    names = {"user_ids": [f"u{number}" for number in range(40)], "item_ids": [f"i{number}" for number in range(30)]}
+    log = RatingLog.from_rows(*zip(*rows, strict=True), **names)
+    monkeypatch.setattr("rerank_simulator.logs.movielens.load_movielens", lambda: log)
+    given = load_input("movielens", seed=1, visits=1)
+    assert (given.name, given.spec) == ("MovieLens-100K", movielens_spec())
+    training, _ = training_sets(log, given.spec)
+    events, lists = EventColumns(**given.events), ListColumns(**given.lists)
+    built = training_set_from_log(given.spec, items=given.items, events=events, lists=lists)
+    assert built.lists == training.lists > 0
+    assert built.per_candidate["dense"].tobytes() == training.per_candidate["dense"].tobytes()
 
 
 @pytest.mark.parametrize(

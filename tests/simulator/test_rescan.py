@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,3 +123,12 @@ def test_a_kind_that_the_rescan_does_not_know_is_refused_by_name() -> None:
     rescan = Rescan(SPECS["feed"].model_copy(update={"dense": (feature,)}))
     with pytest.raises(SpecError, match="knows no kind 'oracle'"):
         rescan.emit(Request(user="u", time_ms=0, candidates=[Item(id="a")]))
+
+
+def test_the_table_by_length_of_history_runs() -> None:
+    script = Path(__file__).parents[2] / "bench" / "history_lengths.py"
+    done = subprocess.run([sys.executable, str(script), "40", "20"], capture_output=True, text=True, check=True)
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["events", "emit,", "us", "rescan,", "us", "ratio"]
+    assert [int(row.split()[0]) for row in rows] == [20, 40]
+    assert all(len(row.split()) == 4 for row in rows)

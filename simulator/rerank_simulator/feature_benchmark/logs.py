@@ -152,7 +152,7 @@ def _movielens() -> BuildInput:
     log = load_movielens()
     timeline = make_timeline(log, training=True)
     start_ms, end_ms = (SPLIT.moment_ms(log, share) for share in (SPLIT.embeddings, SPLIT.training))
-    entries = timeline.labelled(timeline.entries(start_ms, end_ms))
+    entries = timeline.labelled(timeline.entries(start_ms, end_ms, embargo=True))
     return BuildInput.of_entries("MovieLens-100K", movielens_spec(), entries)
 
 
