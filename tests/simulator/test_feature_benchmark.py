@@ -89,11 +89,13 @@ def test_wrong_options_are_refused() -> None:
 # --- kills
 
 
-def test_children_are_killed_and_nothing_is_lost(bundle: Bundle, cache: Path) -> None:
+def test_children_are_killed_and_nothing_is_lost(bundle: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill, "_LATEST_KILL_S", 2.0)  # with this seed both children live for a second and more
     done: list[int] = []
-    result = kill.kill_rounds(bundle, 5, 4, cache, done.append)
-    assert (result.rounds, result.lost_events) == (4, 0)
-    assert done == [1, 2, 3, 4]
+    result = kill.kill_rounds(bundle, 8, 2, cache, done.append)
+    assert (result.rounds, result.lost_events) == (2, 0)
+    assert result.acknowledged > 0
+    assert done == [1, 2]
 
 
 def fake_child(write: Callable[[EventStore, int, int], int]) -> Callable[..., int]:
@@ -152,12 +154,14 @@ def test_another_state_is_noticed(bundle: Bundle, cache: Path, monkeypatch: pyte
         kill.kill_rounds(bundle, 1, 2, cache)
 
 
-def test_a_child_that_cannot_work_is_an_error(bundle: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", [b"", b"no model at all"])
+def test_a_child_that_cannot_work_is_an_error(
+    model: bytes, bundle: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kill, "_EARLY_SHARE", 0.0)
-    monkeypatch.setattr(kill, "environment_of_ours", lambda **_: {"PYTHONPATH": ""})
-    monkeypatch.setattr(kill.sys, "executable", "/bin/false")
-    with pytest.raises(DataError, match="round 0: the child ended by itself"):
-        kill.kill_rounds(bundle, 1, 1, cache)
+    broken = Bundle("broken", model, bundle.spec_text)
+    with pytest.raises(DataError, match=r"round 0: the child ended by itself, before it was killed: .*Error: .*model"):
+        kill.kill_rounds(broken, 1, 1, cache)
 
 
 # --- measures

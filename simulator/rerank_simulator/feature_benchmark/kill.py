@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,28 +103,38 @@ def _killed_child(words: list[str], rng: random.Random, number: int) -> int:
     """Run a child, kill it at a random moment, and return the last number that it acknowledged."""
     command = [sys.executable, "-m", "rerank_simulator.feature_benchmark.kill_child", *words]
     environment = environment_of_ours(RERANK_SEARCH_S="0")
+    is_early = rng.random() < _EARLY_SHARE
+    moment_s = rng.uniform(0, _LATEST_EARLY_KILL_S if is_early else _LATEST_KILL_S)
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         assert child.stdout is not None
+        watch = threading.Timer(_PATIENCE_S, child.kill)  # a child that hangs must not hang the benchmark
+        watch.start()
         try:
-            is_early = rng.random() < _EARLY_SHARE
-            if not is_early and child.stdout.readline() != "ready\n":
-                child.wait(_PATIENCE_S)
-                log.seek(0)
-                told = log.read().decode(errors="replace").strip().splitlines()
-                raise DataError(f"round {number}: the child ended by itself: {told[-1] if told else child.returncode}")
-            # Waiting for its end is waiting for the moment: it does not end before.
-            child.wait(rng.uniform(0, _LATEST_EARLY_KILL_S if is_early else _LATEST_KILL_S))
-        except subprocess.TimeoutExpired:
-            pass
+            is_ready = is_early or child.stdout.readline() == "ready\n"
+            is_alive = is_ready and not _ends_within(child, moment_s)
         finally:
+            watch.cancel()
             child.kill()
             # Whatever it wrote before it died was acknowledged; a number without its line end may be cut.
             lines = child.stdout.read().splitlines(keepends=True)
-            child.wait(_PATIENCE_S)
             child.stdout.close()
+            child.wait()
+        if not is_alive:
+            log.seek(0)
+            told = log.read().decode(errors="replace").strip().splitlines()
+            reason = told[-1] if told else f"exit code {child.returncode}"
+            raise DataError(f"round {number}: the child ended by itself, before it was killed: {reason}")
     whole = [int(line) for line in lines if line.endswith("\n") and line != "ready\n"]
     return max([int(words[4]), *whole])
+
+
+def _ends_within(child: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _events_on_disk(state: Path, seed: int, number: int) -> int:
