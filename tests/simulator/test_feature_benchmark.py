@@ -44,6 +44,12 @@ FIGURES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster kernels are of no use here, and looking for them takes processors."""
+    monkeypatch.setenv("RERANK_SEARCH_S", "0")
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("machine-code")
@@ -90,7 +96,7 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_children_are_killed_and_nothing_is_lost(bundle: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kill, "_LATEST_KILL_S", 2.0)  # with this seed both children live for a second and more
+    monkeypatch.setattr(kill, "_LATEST_KILL_S", 0.4)  # with this seed both children live for 0.2 s
     done: list[int] = []
     result = kill.kill_rounds(bundle, 8, 2, cache, done.append)
     assert (result.rounds, result.lost_events) == (2, 0)
