@@ -18,6 +18,7 @@ from rerank_sdk.cli.convert import convert
 from rerank_sdk.cli.demo import demo
 from rerank_sdk.cli.doctor import doctor
 from rerank_sdk.cli.features import features
+from rerank_sdk.cli.events import events
 from rerank_sdk.cli.inspect import inspect
 from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
@@ -87,5 +88,6 @@ app.command()(inspect)
 app.command()(run)
 app.command()(replay)
 app.add_typer(features, name="features")
+app.add_typer(events, name="events")
 app.add_typer(bench, name="bench")
 app.command()(doctor)

@@ -28,6 +28,7 @@ EXTRAS = {
     "sklearn": ("onnx", "skl2onnx", "sklearn"),
     "train": ("implicit", "onnx", "onnxscript", "scipy", "torch"),
     "simulator": ("implicit", "matplotlib", "scipy"),
+    "parquet": ("duckdb",),
     "serve": ("starlette", "uvicorn"),
     "gpu": ("wgpu",),
     "npu": ("onnxruntime",),
