@@ -66,7 +66,8 @@ def parse_enriched(line: bytes) -> dict[str, Any]:
     >>> record["contexts_com_acme_item_1"]
     [{'id': 7}]
     """
-    record = parse_object(line) if line.lstrip()[:1] == b"{" else _columns_of(line)
+    # Tabs stay: the first columns of a TSV line may be empty, and the first that is not may hold JSON.
+    record = parse_object(line) if line.lstrip(b" \xef\xbb\xbf")[:1] == b"{" else _columns_of(line)
     for name in _SELF_DESCRIBING:
         if name in record:
             _unfold(record, name, record.pop(name))

@@ -76,8 +76,8 @@ def time_ms_of(value: Any, unit: TimeUnit, zone: tzinfo | None) -> int:
     if type(value) is not int and type(value) is not float:
         raise RefusedRecord("time_ms", f"expected a number of {unit}, got {shown(value)}: {_WAY_OUT}")
     # The comparison is made first: it holds for infinity, NaN and integers of any size.
-    limit = MAX_TIME_MS / 1_000 if unit == "s" else MAX_TIME_MS if unit == "ms" else MAX_TIME_MS * 1_000
-    if not 0 <= value <= limit:
+    end_ms = MAX_TIME_MS + 1
+    if not 0 <= value < (end_ms / 1_000 if unit == "s" else end_ms if unit == "ms" else end_ms * 1_000):
         raise RefusedRecord(
             "time_ms", f"expected {unit} between 1970 and 2100, got {shown(value)}: check the unit, or {_WAY_OUT}"
         )
