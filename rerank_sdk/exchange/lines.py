@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from pydantic_core import from_json
+
 from rerank_engine.errors import DataError
 from rerank_features.events import Event
 from rerank_sdk.exchange.record import RefusedRecord, json_text, own_fields, shown
@@ -88,19 +90,27 @@ def parse_object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise RefusedRecord("too_long", f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
+        record = from_json(line, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        record = _parsed_slowly(line)
+    if type(record) is not dict:
+        raise RefusedRecord("json", f"expected an object, one a line, got {shown(record)}")
+    return record
+
+
+def _parsed_slowly(line: bytes) -> Any:
+    """By Python's own reader: it takes marks of byte order and lone surrogates, and says what is wrong, and where."""
+    try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RefusedRecord("encoding", f"the line is no UTF-8: {error.reason} at byte {error.start}") from None
     try:
-        record = _decode(text)
+        return _decode(text)
     except RefusedRecord:
         raise
     except (ValueError, RecursionError) as error:
         detail = str(error) if isinstance(error, json.JSONDecodeError) else "a number too long, or nested too deep"
         raise RefusedRecord("json", f"the line is no JSON: {detail}") from None
-    if type(record) is not dict:
-        raise RefusedRecord("json", f"expected an object, got {shown(record)}")
-    return record
 
 
 def _refuse_constant(name: str) -> NoReturn:

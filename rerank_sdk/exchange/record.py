@@ -1,7 +1,8 @@
 """One record: how it becomes an event, and how it is refused.
 
-An event is checked here against every rule of the border by exact types, which costs a third of a full
-validation. What does not pass is validated in full, which either coerces it as the border does or says what is wrong.
+An event is checked here against every rule of the border by exact types, and put together without a second check,
+which costs two fifths of a full validation. What does not pass is validated in full, which either coerces it as the
+border does or says what is wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _is_kind = re.compile(r"[a-z][a-z0-9_]{0,63}").fullmatch
 _SHORT_ID = MAX_ID_BYTES // 4
 _EXACT_SCALARS = frozenset((str, int, bool))
 _MAX_SHOWN = 80
+_new_object = Event.__new__
+_set_slot = object.__setattr__
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_encode_escaped = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class RefusedRecord(EventError):
@@ -59,7 +64,12 @@ def _is_id(value: object) -> bool:
 
 
 def make_event(fields: dict[str, Any]) -> Event:
-    """Build an event from its fields, all of which are given.
+    """Build an event from its fields.
+
+    Parameters
+    ----------
+    fields
+        All of :data:`FIELDS`, in their order. The dictionary becomes the event's own.
 
     Raises
     ------
@@ -94,8 +104,18 @@ def make_event(fields: dict[str, Any]) -> Event:
         and type(attributes) is dict
         and (not attributes or _are_scalars(attributes))
     ):
-        return Event.model_construct(_fields_set=set(_FIELD_SET), **fields)
+        return _put_together(fields)
     return _validated(fields)
+
+
+def _put_together(fields: dict[str, Any]) -> Event:
+    """Do as ``Event.model_construct``, without looking for defaults and aliases: 1 µs instead of 4."""
+    event = _new_object(Event)
+    _set_slot(event, "__dict__", fields)
+    _set_slot(event, "__pydantic_fields_set__", set(_FIELD_SET))
+    _set_slot(event, "__pydantic_extra__", None)
+    _set_slot(event, "__pydantic_private__", None)
+    return event
 
 
 def _are_scalars(attributes: dict[str, Any]) -> bool:
@@ -168,11 +188,11 @@ def json_text(value: Any) -> str:
     >>> json_text({"a": "é", "b": 1.0})
     '{"a":"é","b":1.0}'
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _encode(value)
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        text = _encode_escaped(value)
     return text
 
 
