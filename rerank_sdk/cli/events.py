@@ -61,8 +61,11 @@ def import_(
     from dataclasses import asdict
 
     from rerank_sdk.exchange import EventMapping, import_events
+    from rerank_sdk.exchange.files import is_same_file
     from rerank_sdk.store import EventStore
 
+    if rejects is not None and mapping is not None and is_same_file(rejects, mapping):
+        raise typer.BadParameter(f"{rejects} is the mapping: give another file", param_hint="--rejects")
     chosen = None if mapping is None else EventMapping.from_toml(mapping)
     with EventStore.open(store) as opened, progress() as report:
         done = import_events(
@@ -120,8 +123,11 @@ def export(
 
     from rerank_features import Event
     from rerank_sdk.exchange import write_events
+    from rerank_sdk.exchange.files import is_of_store
     from rerank_sdk.store import EventStore
 
+    if is_of_store(out, store):
+        raise typer.BadParameter(f"{out} is a file of the store: give another file", param_hint="--out")
     with EventStore.open(store, read_only_ok=True) as opened, progress() as report:
         users = list(dict.fromkeys(user)) if user else [None]
         total = sum(opened.count(one) for one in users)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Any
 
 from rerank_engine.errors import DataError, InputError
 from rerank_features.events import Event
+from rerank_sdk.exchange.files import is_of_store, is_same_file
 from rerank_sdk.exchange.formats import FORMATS, Row, format_named, rows_of
 from rerank_sdk.exchange.lines import MAX_LINE_BYTES
 from rerank_sdk.exchange.mapper import Mapped, Mapper
@@ -63,9 +63,10 @@ class ImportReport:
     events
         How many events the records became.
     new
-        How many of them the store did not have.
+        How many of them the store did not have. As the store counts: what else is appended through the same store
+        object meanwhile is among them.
     duplicates
-        How many it had, or met twice.
+        How many it had, or met twice; counted alike.
     skipped
         Records that the mapping passes over: name to count.
     rejected
@@ -150,7 +151,7 @@ def import_events(
     if not files:
         raise InputError("paths: expected at least one file, got none")
     forms = [format_named(format, path) for path in files]
-    _check_rejects(rejects, files)
+    _check_rejects(rejects, files, store)
     sizes = [path.stat().st_size for path in files]
     mappers = {form: _mapper(form, mapping) for form in dict.fromkeys(forms)}
     before = store.health()
@@ -246,12 +247,13 @@ def _mapped(row: Row, mapper: Mapper | None) -> Mapped:
         return Mapped((), (refused,))
 
 
-def _check_rejects(rejects: str | Path | None, files: Sequence[Path]) -> None:
+def _check_rejects(rejects: str | Path | None, files: Sequence[Path], store: EventStore) -> None:
     if rejects is None:
         return
-    for path in files:
-        if os.path.realpath(rejects) == os.path.realpath(path):
-            raise InputError(f"rejects: {rejects} is a log that is to be read: give another file")
+    if any(is_same_file(rejects, path) for path in files):
+        raise InputError(f"rejects: {rejects} is a log that is to be read: give another file")
+    if is_of_store(rejects, store.health().path):
+        raise InputError(f"rejects: {rejects} is a file of the store: give another file")
 
 
 def _scaled(progress: Progress, done: int, size: int, total: int, name: str) -> Callable[[int], None]:

@@ -254,7 +254,7 @@ def _kind_reader(source: KindSource) -> Reader:
     plain = _plain_reader(Source.model_construct(path=source.path, constant=source.constant))
     if not source.path:
         return plain
-    names, other, constant = source.names, source.other, source.constant
+    names, other, constant = source.names, source.effective_other, source.constant
     places = " or ".join(source.path)
 
     def read(record: dict[str, Any], element: Any, number: int) -> str:

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from pydantic_core import CoreSchema
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import Kind
+from rerank_sdk.exchange.explain import explain, nearest
 from rerank_sdk.exchange.paths import EACH, steps_of
 from rerank_sdk.exchange.times import TimeUnit, zone_named
 
@@ -153,11 +153,17 @@ class KindSource(_Source):
         The log's word to a kind.
     other
         What to do with words that `names` lacks: ``skip`` or ``reject`` the record, or ``keep`` the word as kind.
+        By default ``skip``, and ``keep`` where there are no names.
     """
 
     constant: Kind | None = None
     names: dict[str, Kind] = Field(default_factory=dict)
-    other: Literal["skip", "reject", "keep"] = "skip"
+    other: Literal["skip", "reject", "keep"] | None = None
+
+    @property
+    def effective_other(self) -> Literal["skip", "reject", "keep"]:
+        """What is done with words that have no name."""
+        return self.other or ("skip" if self.names else "keep")
 
 
 class Condition(_Part):
@@ -289,7 +295,7 @@ class EventMapping(_Fields):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise SpecError(_explain(error)) from None
+            raise SpecError(explain(error, _OPTIONS)) from None
 
     @model_validator(mode="after")
     def _is_complete(self) -> EventMapping:
@@ -403,7 +409,10 @@ def builtin_text(name: str) -> str:
     True
     """
     if name not in BUILT_IN:
-        raise SpecError(f"there is no built-in mapping {name!r}: use one of {', '.join(BUILT_IN)}, or a TOML file")
+        raise SpecError(
+            f"there is no built-in mapping {name!r}: use one of {', '.join(BUILT_IN)}, or a TOML file"
+            f"{nearest(name, BUILT_IN)}"
+        )
     return (Path(__file__).parent / "mappings" / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -415,25 +424,8 @@ def _paths_of(rule: Rule) -> Iterator[str]:
                 yield from one.path
 
 
-def _explain(error: ValidationError) -> str:
-    """One line: where, what is wrong, what came; for an unknown option the nearest one."""
-    parts = []
-    for problem in error.errors(include_url=False)[:3]:
-        place = ".".join(str(step) for step in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(problem["loc"][-1]), sorted({*Rule.model_fields, *_OPTIONS}), n=1)
-            text = "unknown option" + (f"; did you mean {near[0]}?" if near else "; remove it")
-        elif place and problem["type"] not in ("missing", "value_error"):
-            came = ascii(problem.get("input"))
-            text += f" (got {came if len(came) <= 80 else came[:80] + '…'})"
-        parts.append(f"{place}: {text}" if place else text)
-    more = error.error_count() - len(parts)
-    return "invalid mapping: " + "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
 _OPTIONS = {
     option
-    for part in (EventMapping, Source, TimeSource, PositionSource, KindSource, Condition)
+    for part in (EventMapping, Rule, Source, TimeSource, PositionSource, KindSource, Condition)
     for option in part.model_fields
 }

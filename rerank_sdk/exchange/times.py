@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import MAX_TIME_MS
+from rerank_sdk.exchange.explain import nearest
 from rerank_sdk.exchange.record import RefusedRecord, shown
 
 TimeUnit = Literal["iso", "s", "ms", "us"]
@@ -40,7 +41,7 @@ def zone_named(name: str) -> tzinfo:
     except (KeyError, ValueError, OSError):
         raise SpecError(
             f"zone: {shown(name)} is no time zone that this system knows: give an IANA name such as 'Europe/Berlin', "
-            "and where the system has no time zone data, pip install tzdata"
+            f"and where the system has no time zone data, pip install tzdata{nearest(name, available_timezones())}"
         ) from None
 
 

@@ -155,3 +155,25 @@ def test_a_wrong_call_is_refused_before_anything_happens(
     assert result.exit_code == 2
     assert "Usage: " in result.output
     assert list(tmp_path.iterdir()) == [log]
+
+
+def test_nothing_is_written_over_what_is_still_needed(log: Path, tmp_path: Path) -> None:
+    store, mapping = tmp_path / "events.db", tmp_path / "m.toml"
+    answer("import", log, "--store", store)
+    mapping.write_text(
+        'name = "m"\nuser = "user"\nitem = "item"\nkind = "kind"\ntime = {path = "time_ms", unit = "ms"}\n'
+    )
+    kept = mapping.read_bytes(), log.read_bytes()
+    for words, code in (
+        (("export", "--store", store, "--out", store, "--format", "jsonl"), 2),
+        (("export", "--store", store, "--out", f"{store}-wal", "--format", "jsonl"), 2),
+        (("import", log, "--store", store, "--mapping", mapping, "--rejects", mapping), 2),
+        (("import", log, "--store", store, "--rejects", log), 1),
+        (("import", log, "--store", store, "--rejects", store), 1),
+        (("import", log, "--store", log), 1),
+    ):
+        result = call(*words)
+        assert result.exit_code == code, result.output
+        assert "give another file" in " ".join(result.output.split()) or words[3] == log
+    assert (mapping.read_bytes(), log.read_bytes()) == kept
+    assert answer("import", log, "--store", store, "--mapping", mapping)["duplicates"] == len(EVENTS)

@@ -122,13 +122,17 @@ def test_several_files_are_read_in_order_and_progress_is_told(tmp_path: Path) ->
 
 
 def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
+    log, linked = tmp_path / "log.jsonl", tmp_path / "linked.jsonl"
     log.write_text(GOOD)
+    linked.hardlink_to(log)
     with EventStore.open(tmp_path / "events.db") as store:
         for options, message in (
             ({"paths": []}, "at least one file"),
             ({"format": "csv"}, "expected one of jsonl"),
             ({"rejects": log}, "is a log that is to be read"),
+            ({"rejects": linked}, "is a log that is to be read"),
+            ({"rejects": tmp_path / "events.db"}, "is a file of the store"),
+            ({"rejects": tmp_path / "events.db-wal"}, "is a file of the store"),
             ({"mapping": {"name": "m"}}, "expected an EventMapping, got dict"),
         ):
             with pytest.raises(InputError, match=message):

@@ -115,6 +115,12 @@ def test_kinds_are_renamed() -> None:
     assert event_of({}, kind={**kind, "constant": "view"}).kind == "view"
 
 
+def test_kinds_without_names_are_the_log_s_own_words() -> None:
+    assert event_of({"what": "scroll"}, kind="what").kind == "scroll"
+    assert refusal_of({"what": "Scroll!"}, kind="what").reason == "kind"
+    assert refusal_of({"what": "scroll"}, kind={"path": "what", "other": "reject"}).reason == "kind"
+
+
 # --- times -----------------------------------------------------------------------------------------------
 
 
@@ -300,11 +306,15 @@ def test_what_is_no_path_is_refused(path: str) -> None:
         ({"usr": "u"}, r"usr: unknown option; did you mean user\?"),
         ({"user": None}, "rule 'm' does not say where user comes from"),
         ({"user": []}, "user: names no path"),
-        ({"user": 5}, "user: Input should be"),
+        ({"user": 5}, r"user: expected a path, a list of paths, or a table of options \(got 5\)"),
         ({"time": {"path": "t", "unit": "minutes"}}, "time.unit: Input should be 'iso', 's', 'ms' or 'us'"),
         ({"time": {"path": "t", "zone": "Europe/Atlantis"}}, "'Europe/Atlantis' is no time zone"),
         ({"time": {"path": "t", "zone": "../etc/passwd"}}, "is no time zone"),
-        ({"kind": {"path": "k", "names": {"x": "Not A Kind"}}}, "kind.names.x: String should match"),
+        ({"time": {"path": "t", "zone": "europe/berln"}}, r"; did you mean Europe/Berlin\?$"),
+        ({"rules": {"name": "r"}}, "rules: expected a list; in TOML each of its tables"),
+        ({"rules": [{"name": "r", "whn": {}}]}, r"rules.0.whn: unknown option; did you mean when\?"),
+        ({"Colour": "u"}, "Colour: unknown option; remove it"),
+        ({"kind": {"path": "k", "names": {"x": "Not A Kind"}}}, "kind.names.x: a kind is made of lower-case letters"),
         ({"position": {"path": "p", "first": 2}}, "position.first"),
         ({"item": "each.id"}, "name the list by each ="),
         ({"position": {"path": "p", "index": True}}, "position.index needs a list"),
@@ -332,6 +342,8 @@ def test_what_cannot_be_read_is_told(text: str, message: str, tmp_path: Path, mo
         EventMapping.from_toml(5)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="no built-in mapping 'amplitude': use one of segment, snowplow"):
         builtin_text("amplitude")
+    with pytest.raises(SpecError, match=r"; did you mean segment\?$"):
+        builtin_text("Segmnt")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
