@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rerank_engine.errors import InputError
 from rerank_sdk.exchange.lines import LineFile, parse_object
-from rerank_sdk.exchange.parquet import check_own_columns, own_record, read_rows
+from rerank_sdk.exchange.parquet import check_own_columns, own_record, read_rows, read_summary
 from rerank_sdk.exchange.record import RefusedRecord
 from rerank_sdk.exchange.snowplow import parse_enriched
 
@@ -124,12 +124,14 @@ def rows_of(path: Path, form: str, *, is_mapped: bool) -> Iterator[Row]:
 
 def _parquet_rows(path: Path, *, is_mapped: bool) -> Iterator[Row]:
     path.open("rb").close()  # the system's own error where it cannot be opened
+    size = path.stat().st_size
+    names, count = read_summary(path)
     if not is_mapped:
-        check_own_columns(path)
+        check_own_columns(path, names)
     for number, row in enumerate(read_rows(path), 1):
         content: dict[str, Any] | RefusedRecord
         try:
             content = row if is_mapped else own_record(row)
         except RefusedRecord as refused:
             content = refused
-        yield Row(number, content, row, 0)
+        yield Row(number, content, row, size * number // max(number, count))

@@ -27,7 +27,7 @@ class LineFile:
     Parameters
     ----------
     path
-        A file; gzip is recognised by its first bytes.
+        A file, or a pipe; gzip is recognised by its first bytes.
 
     Raises
     ------
@@ -37,9 +37,9 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._raw: IO[bytes] = path.open("rb")
-        is_packed = self._raw.read(2) == _GZIP_SIGN
-        self._raw.seek(0)
+        self._raw = path.open("rb")
+        is_packed = self._raw.peek(2)[:2] == _GZIP_SIGN
+        self._is_file = self._raw.seekable()
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=self._raw, mode="rb") if is_packed else self._raw  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -65,8 +65,8 @@ class LineFile:
             ) from None
 
     def done_bytes(self) -> int:
-        """Bytes of the file that have been read, packed as they are."""
-        return self._raw.tell()
+        """Bytes of the file that have been read, packed as they are; 0 of a pipe."""
+        return self._raw.tell() if self._is_file else 0
 
     def close(self) -> None:
         """Close the file."""

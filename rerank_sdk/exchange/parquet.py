@@ -100,8 +100,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             ) from None
 
 
-def read_columns(path: Path) -> list[str]:
-    """The names of a file's columns.
+def read_summary(path: Path) -> tuple[list[str], int]:
+    """The names of a file's columns, and how many rows it has; neither reads the rows.
 
     Raises
     ------
@@ -112,7 +112,9 @@ def read_columns(path: Path) -> list[str]:
         import duckdb
 
         try:
-            return [name for name, _ in _columns(database, path)]
+            names = [name for name, _ in _columns(database, path)]
+            counted = database.execute("select count(*) from read_parquet($1)", [_literal(path)]).fetchall()
+            return names, counted[0][0]
         except (duckdb.Error, ValueError) as error:
             raise DataError(f"{path} cannot be read as Parquet: {_words(error)}: give a Parquet file") from None
 
@@ -171,15 +173,14 @@ def own_record(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def check_own_columns(path: Path) -> None:
-    """See that a file has the columns of events and no others.
+def check_own_columns(path: Path, names: list[str]) -> None:
+    """See that a file, whose columns have these names, has the columns of events and no others.
 
     Raises
     ------
     DataError
         A column is missing or unknown.
     """
-    names = read_columns(path)
     unknown = [name for name in names if name not in FIELDS]
     missing = [name for name in ("user", "item", "kind", "time_ms") if name not in names]
     if unknown or missing:

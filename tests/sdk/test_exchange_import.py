@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from rerank_engine.errors import DataError, InputError, RerankError, StoreError
 from rerank_sdk import Event, EventStore
-from rerank_sdk.exchange import EventMapping, ImportReport, import_events, read_events
+from rerank_sdk.exchange import EventMapping, ImportReport, import_events, read_events, write_events
 from rerank_sdk.exchange import lines as lines_module
 
 GOOD = '{"user":"u","item":"i","kind":"click","time_ms":5}'
@@ -119,6 +122,31 @@ def test_several_files_are_read_in_order_and_progress_is_told(tmp_path: Path) ->
     assert [text for *_, text in told] == ["a.jsonl", "b.jsonl"]
     assert all(0 < done <= total for done, total, _ in told)
     assert told == sorted(told)
+
+
+def test_progress_of_packed_files_and_parquet_is_told_too(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("e.jsonl.gz", "e.parquet")]
+    for path in paths:
+        write_events((Event(user="u", item=f"i{n}", kind="click", time_ms=n) for n in range(9_000)), path)
+        told: list[tuple[int, int, str]] = []
+        with EventStore.open(tmp_path / f"{path.name}.db") as store:
+            import_events(store, path, progress=lambda *said, told=told: told.append(said))
+        assert [total for _, total, _ in told] == [path.stat().st_size] * 2
+        assert 0 < told[0][0] <= told[1][0] <= told[1][1]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_pipe_is_read_like_a_file(is_packed: bool, tmp_path: Path) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    content = f"{GOOD}\n{{\n{GOOD.replace('5', '6')}\n".encode()
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(content) if is_packed else content,))
+    writer.start()
+    with EventStore.open(tmp_path / "events.db") as store:
+        report = import_events(store, pipe, format="jsonl", progress=lambda *_: None)
+        assert (report.new, report.rejected) == (2, {"json": 1})
+    writer.join()
 
 
 def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path) -> None:
