@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 import rerank_features.spec as spec_module
 import rerank_sdk
+import rerank_sdk.exchange.mapping as mapping_module
 from rerank_engine import convert, errors, load
 from rerank_engine.passes import PASSES
 from rerank_engine.verify import verify
@@ -33,6 +34,7 @@ from rerank_features.parts import Transform
 from rerank_models.train import TrainOptions
 from rerank_models.zoo import ZOO
 from rerank_sdk import EventStore, Ranking, Reranker
+from rerank_sdk.exchange import FORMATS, EventMapping, ImportReport, import_events
 from rerank_sdk.personal import PersonalisationResult, trainer
 from rerank_sdk.store import StoreHealth
 from rerank_simulator.replay import METRICS
@@ -166,10 +168,10 @@ def test_a_wrong_example_is_noticed(tmp_path: Path) -> None:
 
 
 def test_toml_blocks_are_valid_specs() -> None:
-    found = [body for path in PAGES for _, body in blocks(path.read_text(encoding="utf-8"), "toml")]
-    assert found
-    for body in found:
-        assert FeatureSpec.from_toml(body).name
+    found = [(path, body) for path in PAGES for _, body in blocks(path.read_text(encoding="utf-8"), "toml")]
+    assert {path.stem for path, _ in found} >= {"features", "import-events"}
+    for path, body in found:
+        assert (EventMapping if path.stem == "import-events" else FeatureSpec).from_toml(body).name
 
 
 def modules(package: str) -> Iterator[ModuleType]:
@@ -240,7 +242,7 @@ def options_of(source: Any) -> dict[str, str]:
         return {
             name: "required" if field.is_required() else _default_text(field.get_default(call_default_factory=True))
             for name, field in source.model_fields.items()
-            if name != "kind" or source is Event
+            if name != "kind" or source in (Event, EventMapping, mapping_module.Rule)
         }
     if is_dataclass(source):
         return {
@@ -263,6 +265,14 @@ OPTION_TABLES: list[tuple[str, str, Any]] = [
     ("events.md", "Item", Item),
     ("events.md", "Request", Request),
     ("store.md", "Options", EventStore.open),
+    ("import-events.md", "Options of import_events", import_events),
+    ("import-events.md", "The mapping", EventMapping),
+    ("import-events.md", "Rules", mapping_module.Rule),
+    ("import-events.md", "Values", mapping_module.Source),
+    ("import-events.md", "Times", mapping_module.TimeSource),
+    ("import-events.md", "Positions", mapping_module.PositionSource),
+    ("import-events.md", "Kinds", mapping_module.KindSource),
+    ("import-events.md", "Conditions", mapping_module.Condition),
     ("features.md", "The spec", FeatureSpec),
     ("features.md", "Item fields", spec_module.ItemFields),
     ("features.md", "Context fields", spec_module.ContextFields),
@@ -289,6 +299,7 @@ def test_option_table_equals_the_code(table: Table, page: str, heading: str, sou
 
 FIELD_TABLES: list[tuple[str, str, Any]] = [
     ("store.md", "Health", StoreHealth),
+    ("import-events.md", "The report", ImportReport),
     ("reranking.md", "What comes back", Ranking),
     ("personalisation.md", "The result", PersonalisationResult),
 ]
@@ -336,6 +347,7 @@ def test_options_of_a_feature_kind_are_complete(table: Table, kind: str) -> None
     ("page", "heading", "wanted"),
     [
         ("events.md", "Kinds", KINDS),
+        ("import-events.md", "Formats", tuple(FORMATS)),
         ("features.md", "Transforms", get_args(Transform)),
         ("passes.md", "Passes", tuple(PASSES)),
         ("models.md", "The models", tuple(ZOO)),
@@ -345,6 +357,26 @@ def test_options_of_a_feature_kind_are_complete(table: Table, kind: str) -> None
 )
 def test_name_table_equals_the_code(table: Table, page: str, heading: str, wanted: tuple[str, ...]) -> None:
     assert [row[0] for row in table(page, heading)] == list(wanted)
+
+
+@pytest.mark.parametrize(("heading", "name"), [("Segment", "segment"), ("Snowplow", "snowplow")])
+def test_events_of_a_built_in_mapping_are_listed(table: Table, heading: str, name: str) -> None:
+    wanted = set()
+    for rule in EventMapping.builtin(name).effective_rules():
+        (condition,) = rule.when.values()
+        assert rule.kind is not None
+        for word in condition.any_of or ():
+            # The older transaction items are in the text.
+            if word != "transaction_item":
+                kind = rule.kind.names.get(str(word), str(word)) if rule.kind.path else rule.kind.constant
+                wanted.add((word, kind, rule.each is not None))
+    listed = [
+        (word.strip(), kind, source.startswith("each"))
+        for words, kind, source in table("import-events.md", heading)
+        for word in words.split(",")
+    ]
+    assert set(listed) == wanted
+    assert len(listed) == len(wanted)
 
 
 def test_extras_equal_the_distribution(table: Table) -> None:

@@ -28,6 +28,9 @@ COMMANDS = (
     "verify",
     "inspect",
     "run",
+    "events import",
+    "events export",
+    "events mapping",
     "replay",
     "features check",
     "features schema",
@@ -69,6 +72,7 @@ def declared() -> dict[str, set[str]]:
 
 def test_there_are_the_commands_that_were_promised() -> None:
     assert {name.removeprefix("rerank ") for name in declared()} == {"rerank", "bench", "features", *COMMANDS}
+    assert {name.removeprefix("rerank ") for name in declared()} == {"rerank", "bench", "events", *COMMANDS}
 
 
 def test_every_command_and_option_is_documented_and_nothing_else_is() -> None:
