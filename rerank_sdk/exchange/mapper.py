@@ -28,7 +28,9 @@ _is_number = re.compile(r"[+-]?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{
 _ID_BITS = 3_300
 """Integers beyond a thousand digits are no ids; Python refuses to write those of several thousand."""
 
-_MISSING = object()
+_EXACT_BELOW = 2.0**53
+"""Larger whole numbers are not told apart by a float."""
+
 
 Test = Callable[[dict[str, Any]], bool]
 Reader = Callable[[dict[str, Any], Any, int], Any]
@@ -243,6 +245,8 @@ def _id_reader(field: str, source: Source, *, is_needed: bool = True) -> Reader:
             if is_needed:
                 raise RefusedRecord(field, f"nothing at {places}: every event has a user, an item, a kind and a time")
             return None
+        if type(value) is float and value.is_integer() and abs(value) < _EXACT_BELOW:
+            return str(int(value))  # a column of whole numbers in which some were missing
         if type(value) is int and value.bit_length() < _ID_BITS:
             return str(value)
         raise RefusedRecord(field, f"expected text or a whole number at {places}, got {shown(value)}")

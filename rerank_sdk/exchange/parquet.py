@@ -143,6 +143,8 @@ def _expression(name: str, kind: str) -> str:
         return column
     if _is_nested(kind):
         return f"to_json({column})::varchar"
+    if kind.startswith("DECIMAL") and kind.endswith(",0)"):
+        return f"{column}::hugeint"  # how some warehouses write whole numbers; a double would lose digits
     if kind.startswith("DECIMAL"):
         return f"{column}::double"
     if kind == "TIMESTAMP WITH TIME ZONE":

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rerank_engine.errors import SpecError
 from rerank_features import Event
 from rerank_features.events import MAX_TIME_MS
-from rerank_sdk.exchange import BUILT_IN, EventMapping, builtin_text, read_events
+from rerank_sdk import EventStore
+from rerank_sdk.exchange import BUILT_IN, EventMapping, builtin_text, import_events, read_events
 from rerank_sdk.exchange.mapper import Mapped, Mapper
 from rerank_sdk.exchange.paths import getter, steps_of
 from rerank_sdk.exchange.record import RefusedRecord
@@ -74,7 +75,12 @@ def test_the_first_candidate_that_is_there_counts(record: dict[str, Any], user: 
     assert event_of({"anonymous": "a", **record}, user=["u", "anonymous"]).user == user
 
 
-@pytest.mark.parametrize("value", [1.5, True, [], {}, 10**2000])
+@pytest.mark.parametrize(("value", "wanted"), [(7, "7"), (7.0, "7"), (-0.0, "0"), ("7.0", "7.0"), (2**70, str(2**70))])
+def test_whole_numbers_are_ids(value: Any, wanted: str) -> None:
+    assert event_of({"u": value}).user == wanted
+
+
+@pytest.mark.parametrize("value", [1.5, 2.0**53, float("nan"), float("inf"), True, [], {}, 10**2000])
 def test_what_is_no_id_is_refused(value: Any) -> None:
     assert refusal_of({"u": value}).reason == "user"
     assert refusal_of({"k": value}, id="k").reason == "id"
@@ -376,3 +382,31 @@ def test_rows_of_parquet_are_mapped_with_structures_and_times(tmp_path: Path) ->
     (event,) = read_events(path, mapping=mapping)
     assert (event.user, event.item, event.time_ms, event.value) == ("7", "film", NEW_YEAR_MS + 250, 1.5)
     assert event.attributes == {"tags": '["a","b"]', "tag": "b", "b": "x", "d": "2024-02-03"}
+
+
+def test_whole_numbers_of_parquet_keep_their_digits(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "log.parquet"
+    duckdb.sql(
+        "select 12345678901234567890123::decimal(38,0) as u, 7::double as i, 1704067200000::decimal(18,0) as t, "
+        "9007199254740993::ubigint as id, 0.1::float as f"
+    ).write_parquet(str(path))
+    mapping = EventMapping(**{**BASE, "time": {"path": "t", "unit": "ms"}}, id="id")
+    (event,) = read_events(path, mapping=mapping)
+    assert (event.user, event.item, event.time_ms) == ("12345678901234567890123", "7", NEW_YEAR_MS)
+    assert event.id == "9007199254740993"
+
+
+@pytest.mark.parametrize(
+    "moment", ["'infinity'::timestamp", "'-infinity'::timestamptz", "'0044-03-15 (BC)'::timestamp"]
+)
+def test_times_of_parquet_that_no_event_can_have_are_rejected(moment: str, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "log.parquet"
+    duckdb.sql(f"select 'u' as u, 'i' as i, {moment} as t union all select 'u', 'i', '2024-01-01'").write_parquet(
+        str(path)
+    )
+    mapping = EventMapping(**{**BASE, "time": {"path": "t", "zone": "UTC"}})
+    with EventStore.open(tmp_path / "events.db") as store:
+        report = import_events(store, path, mapping=mapping)
+        assert (report.rejected, [event.time_ms for event in store.read()]) == ({"time_ms": 1}, [NEW_YEAR_MS])
