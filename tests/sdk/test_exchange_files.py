@@ -18,7 +18,7 @@ from rerank_engine.errors import DataError, EventError, InputError, MissingExtra
 from rerank_features import Event
 from rerank_features.events import MAX_POSITION, MAX_TIME_MS
 from rerank_sdk import EventStore
-from rerank_sdk.exchange import import_events, read_events, write_events
+from rerank_sdk.exchange import import_events, importing, parquet, read_events, write_events
 
 FILES = ("events.jsonl", "events.jsonl.gz", "events.parquet")
 
@@ -93,6 +93,21 @@ def test_the_store_comes_back_whole(name: str, tmp_path: Path) -> None:
         again = import_events(store, tmp_path / name)
         assert (again.events, again.new, again.duplicates) == (500, 0, 500)
         assert list(store.read()) == some
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "events.parquet"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=st.lists(events, max_size=8))
+def test_any_store_is_the_same_after_export_and_import(name: str, some: list[Event], tmp_path: Path) -> None:
+    for old in tmp_path.iterdir():
+        old.unlink()
+    with EventStore.open(tmp_path / "a.db") as one, EventStore.open(tmp_path / "b.db") as other:
+        one.append_many(some)
+        written = write_events(one.read(), tmp_path / name)
+        report = import_events(other, tmp_path / name)
+        assert (report.records, report.new, report.duplicates, report.rejected) == (written, written, 0, {})
+        assert list(map(exact, other.read())) == list(map(exact, one.read()))
+        assert import_events(other, tmp_path / name).new == 0
 
 
 @pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "uncompressed"])
@@ -228,3 +243,28 @@ def test_memory_does_not_grow_with_the_file(is_packed: bool, tmp_path: Path) -> 
 
     peak(10)
     assert peak(8_000) < 2 * peak(400) < 8_000 * 2_000
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_neither_import_nor_export_holds_all_events(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_BATCH", 200)
+    monkeypatch.setattr(parquet, "_ROWS", 200)
+
+    def made(count: int) -> Iterator[Event]:
+        return (
+            Event(user="u", item=f"i{n}", kind="click", time_ms=n, attributes={"a": "x" * 2_000}) for n in range(count)
+        )
+
+    def peak(count: int) -> int:
+        path = tmp_path / f"{count}-{name}"
+        with EventStore.open(tmp_path / f"{path.name}.db") as store:
+            tracemalloc.start()
+            write_events(made(count), path)
+            assert import_events(store, path).new == count
+            assert write_events(store.read(), path) == count
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        return most
+
+    peak(10)
+    assert peak(6_000) < 6_000 * 2_000 / 2

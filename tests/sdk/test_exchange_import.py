@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,35 @@ def test_progress_of_packed_files_and_parquet_is_told_too(tmp_path: Path) -> Non
             import_events(store, path, progress=lambda *said, told=told: told.append(said))
         assert [total for _, total, _ in told] == [path.stat().st_size] * 2
         assert 0 < told[0][0] <= told[1][0] <= told[1][1]
+
+
+IMPORT = """
+import sys
+from rerank_sdk import EventStore
+from rerank_sdk.exchange import import_events
+with EventStore.open(sys.argv[1]) as store:
+    import_events(store, sys.argv[2], progress=lambda done, *_: print(done, flush=True))
+"""
+
+
+def test_an_import_that_was_killed_goes_on_when_it_is_repeated(tmp_path: Path) -> None:
+    path, log = tmp_path / "events.db", tmp_path / "log.jsonl"
+    some = [Event(user=f"u{n % 7}", item=f"i{n}", kind="click", time_ms=n, id=f"e{n}") for n in range(40_000)]
+    write_events(some, log)
+    child = subprocess.Popen([sys.executable, "-c", IMPORT, str(path), str(log)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    told = [child.stdout.readline() for _ in range(3)]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert all(told)
+    with EventStore.open(path) as store:
+        kept = store.count()
+        # Three batches were told of after they had been committed.
+        assert kept >= 3 * 4_096
+        report = import_events(store, log)
+        assert (report.new, report.duplicates) == (len(some) - kept, kept)
+        assert list(store.read()) == some
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
