@@ -28,7 +28,7 @@ def write_events(
     events
         Such as ``store.read()`` gives. They are not held in memory.
     path
-        The file; it appears when it is complete, and takes the place of what was there.
+        The file; it appears when it is complete, and takes the place of what was there. A link to a file stays one.
     format
         ``jsonl`` or ``parquet``; by default the ending decides. JSON lines are packed where it ends with ``.gz``.
     codec
@@ -42,7 +42,7 @@ def write_events(
     Raises
     ------
     InputError
-        The format or the codec is unknown, or cannot be written.
+        The format or the codec is unknown, or cannot be written; the path means a folder, a device or a pipe.
     EventError
         Something is no event, or was made around the checks of ``Event``.
     MissingExtraError
@@ -67,15 +67,21 @@ def write_events(
         raise InputError(f"codec: expected one of {', '.join(CODECS)}, got {codec!r}")
     if target.is_dir():
         raise InputError(f"{target} is a folder: give the path of a file")
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not target.is_file():
+        raise InputError(f"{target} is a device or a pipe, whose place a file would take: give the path of a file")
+    # Where a link leads: the link stays.
+    place = Path(os.path.realpath(target))
+    place.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that it can take its place in one step.
-    with tempfile.TemporaryDirectory(prefix=".rerank-export-", dir=target.absolute().parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=".rerank-export-", dir=place.parent) as folder:
         draft = Path(folder) / "events"
         if form == "parquet":
             count = write_rows(_checked(events), draft, codec=codec)
         else:
             count = write_lines(_checked(events), draft, is_packed=target.suffix.lower() == ".gz")
-        os.replace(draft, target)  # noqa: PTH105 - Path.replace says the same, of the draft
+        with draft.open("rb+") as written:
+            os.fsync(written.fileno())  # before its name is: a power cut must not leave an empty file under it
+        draft.replace(place)
     return count
 
 

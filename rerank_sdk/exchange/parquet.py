@@ -67,7 +67,9 @@ def _words(error: Exception) -> str:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file as records: nulls left out, times as ISO 8601 text, structures as objects and lists.
+    r"""The rows of a file as records: nulls left out, times as ISO 8601 text, structures as objects and lists.
+
+    Bytes are text where they are UTF-8; others are escaped, ``\xff``. In structures all that is no ASCII is.
 
     Raises
     ------
@@ -84,14 +86,17 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             columns = _columns(database, path)
             chosen = ", ".join(_expression(name, kind) for name, kind in columns)
             nested = frozenset(name for name, kind in columns if _is_nested(kind))
+            binary = frozenset(name for name, kind in columns if kind == "BLOB")
             names = [name for name, _ in columns]
-            rows = database.execute(f"select {chosen} from read_parquet($1, binary_as_string=true)", [_literal(path)])
+            rows = database.execute(f"select {chosen} from read_parquet($1)", [_literal(path)])
             while batch := rows.fetchmany(_ROWS):
                 for row in batch:
                     number += 1
                     record = {name: value for name, value in zip(names, row, strict=True) if value is not None}
                     for name in nested & record.keys():
                         record[name] = json.loads(record[name])
+                    for name in binary & record.keys():
+                        record[name] = record[name].decode("utf-8", "backslashreplace")
                     yield record
         except (duckdb.Error, ValueError, RecursionError) as error:
             raise DataError(
@@ -120,7 +125,7 @@ def read_summary(path: Path) -> tuple[list[str], int]:
 
 
 def _columns(database: duckdb.DuckDBPyConnection, path: Path) -> list[tuple[str, str]]:
-    described = database.execute("describe select * from read_parquet($1, binary_as_string=true)", [_literal(path)])
+    described = database.execute("describe select * from read_parquet($1)", [_literal(path)])
     return [(row[0], row[1]) for row in described.fetchall()]
 
 
@@ -139,7 +144,8 @@ def _quoted(name: str) -> str:
 
 def _expression(name: str, kind: str) -> str:
     column = _quoted(name)
-    if kind in _PLAIN or kind in ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT"):
+    # Many writers mark no column as text. Bytes are read as bytes, for a digest among them must not stop the rest.
+    if kind in _PLAIN or kind in ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "BLOB"):
         return column
     if _is_nested(kind):
         return f"to_json({column})::varchar"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 import tracemalloc
 from collections.abc import Iterator
@@ -123,6 +124,25 @@ def test_a_path_with_signs_of_patterns_and_quotes_means_itself(tmp_path: Path) -
     write_events([event], path)
     write_events([], tmp_path / "it's a Xstar!.parquet")
     assert list(read_events(path)) == [event]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "there" / "events.jsonl")
+    for count in (1, 2):
+        some = [Event(user="u", item=f"i{n}", kind="click", time_ms=n) for n in range(count)]
+        assert write_events(some, tmp_path / "link.jsonl") == count
+        assert (tmp_path / "link.jsonl").is_symlink()
+        assert list(read_events(tmp_path / "there" / "events.jsonl")) == some
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is a device or a pipe"):
+        write_events([], pipe)
+    assert pipe.is_fifo()
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

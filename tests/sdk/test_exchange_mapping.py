@@ -410,3 +410,19 @@ def test_times_of_parquet_that_no_event_can_have_are_rejected(moment: str, tmp_p
     with EventStore.open(tmp_path / "events.db") as store:
         report = import_events(store, path, mapping=mapping)
         assert (report.rejected, [event.time_ms for event in store.read()]) == ({"time_ms": 1}, [NEW_YEAR_MS])
+
+
+def test_bytes_of_parquet_are_text_and_digests_stop_nothing(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "log.parquet"
+    duckdb.sql(
+        r"select encode('zoë') as u, encode('i') as i, timestamp '2024-01-01' as t, '\xFF\x00'::blob as d, "
+        r"{'d': '\xFF'::blob, 'n': 'nan'::double} as s "
+        "union all select encode('ann'), encode('i'), '2024-01-01', null, null"
+    ).write_parquet(str(path))
+    mapping = EventMapping(
+        **{**BASE, "time": {"path": "t", "zone": "UTC"}}, attributes={"digest": "d", "inner": "s.d"}, id="id"
+    )
+    found = list(read_events(path, mapping=mapping))
+    assert [event.user for event in found] == ["zoë", "ann"]
+    assert [event.attributes for event in found] == [{"digest": "\\xff\x00", "inner": "\\xFF"}, {}]
