@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rerank_sdk.cli.options import JsonFlag
-from rerank_sdk.cli.output import make_table, note, print_json, progress, say, show_facts, show_table
+from rerank_sdk.cli.output import make_table, note, print_json, progress, say, show_error, show_facts, show_table
 
 if TYPE_CHECKING:
     from rerank_sdk.exchange import ImportReport
@@ -75,6 +75,11 @@ def import_(
         print_json({**asdict(done), "rejected_total": done.rejected_total, "store": store, "rejects": rejects})
     else:
         _show(done, rejects)
+    if done.rejected and not done.events:
+        show_error(
+            "no record could be imported: name the --format of the log, or say by a --mapping where the fields are"
+        )
+        raise typer.Exit(1)
 
 
 def _show(done: ImportReport, rejects: Path | None) -> None:

@@ -83,6 +83,18 @@ def test_bad_records_are_told_and_kept(log: Path, tmp_path: Path) -> None:
     assert "--rejects FILE keeps the rejected records" in hint.stderr
 
 
+def test_a_log_of_which_nothing_can_be_imported_is_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps([{"user": "u", "item": "i", "kind": "click", "time_ms": 5}]))
+    result = call("import", log, "--store", tmp_path / "events.db", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["rejected"] == {"json": 1}
+    assert "expected an object, one a line, got [{" in json.loads(result.stdout)["shown"][0]["detail"]
+    assert result.stderr.startswith("error: no record could be imported: name the --format")
+    log.write_text("")
+    assert call("import", log, "--store", tmp_path / "events.db").exit_code == 0
+
+
 def test_strict_is_an_error(log: Path, tmp_path: Path) -> None:
     with log.open("a") as file:
         file.write("{\n")
