@@ -33,7 +33,7 @@ _EXACT_BELOW = 2.0**53
 
 
 Test = Callable[[dict[str, Any]], bool]
-Reader = Callable[[dict[str, Any], Any, int], Any]
+PositionReader = Callable[[dict[str, Any], Any, int], int | None]
 """Takes a record, the element looked at and its number."""
 
 
@@ -115,7 +115,7 @@ class _CompiledRule:
         self._position = None if rule.position is None else _position_reader(rule.position)
         self._request = None if rule.request is None else _id_reader("request", rule.request, is_needed=False)
         self._value = None if rule.value is None else _value_reader(rule.value)
-        self._attributes = tuple((name, _plain_reader(source)) for name, source in rule.attributes.items())
+        self._attributes = tuple((name, _plain_getter(source)) for name, source in rule.attributes.items())
         self._id = None if rule.id is None else _id_reader("id", rule.id, is_needed=False)
 
     def map(self, record: dict[str, Any]) -> Mapped:
@@ -144,21 +144,21 @@ class _CompiledRule:
         return Mapped(events, refusals, None if events or refusals else skipped)
 
     def _event(self, record: dict[str, Any], element: Any, number: int) -> Event:
-        event_id = None if self._id is None else self._id(record, element, number)
+        event_id = None if self._id is None else self._id(record, element)
         attributes = {}
-        for name, read in self._attributes:
-            value = read(record, element, number)
+        for name, get in self._attributes:
+            value = get(record, element)
             if value is not None:
                 attributes[name] = value if type(value) not in (dict, list) else _nested_text(name, value)
         return make_event(
             {
-                "user": self._user(record, element, number),
-                "item": self._item(record, element, number),
-                "kind": self._kind(record, element, number),
-                "time_ms": self._time(record, element, number),
+                "user": self._user(record, element),
+                "item": self._item(record, element),
+                "kind": self._kind(record, element),
+                "time_ms": self._time(record, element),
                 "position": None if self._position is None else self._position(record, element, number),
-                "request": None if self._request is None else self._request(record, element, number),
-                "value": None if self._value is None else self._value(record, element, number),
+                "request": None if self._request is None else self._request(record, element),
+                "value": None if self._value is None else self._value(record, element),
                 "attributes": attributes,
                 "id": event_id if event_id is None or number < 0 else f"{event_id}#{number}",
             }
@@ -219,26 +219,26 @@ def _word(value: Any) -> str:
 # --- fields ----------------------------------------------------------------------------------------------
 
 
-def _plain_reader(source: Source) -> Reader:
+def _plain_getter(source: Source) -> Getter:
     get, constant = first_of(source.path) if source.path else None, source.constant
     if get is None:
         return lambda *_: constant
     if constant is None:
-        return lambda record, element, _: get(record, element)
+        return get
 
-    def read(record: dict[str, Any], element: Any, _: int) -> Any:
+    def read(record: dict[str, Any], element: Any) -> Any:
         value = get(record, element)
         return constant if value is None else value
 
     return read
 
 
-def _id_reader(field: str, source: Source, *, is_needed: bool = True) -> Reader:
-    plain = _plain_reader(source)
+def _id_reader(field: str, source: Source, *, is_needed: bool = True) -> Getter:
+    plain = _plain_getter(source)
     places = " or ".join(source.path)
 
-    def read(record: dict[str, Any], element: Any, number: int) -> str | None:
-        value = plain(record, element, number)
+    def read(record: dict[str, Any], element: Any) -> str | None:
+        value = plain(record, element)
         if type(value) is str:
             return value
         if value is None:
@@ -254,15 +254,15 @@ def _id_reader(field: str, source: Source, *, is_needed: bool = True) -> Reader:
     return read
 
 
-def _kind_reader(source: KindSource) -> Reader:
-    plain = _plain_reader(Source.model_construct(path=source.path, constant=source.constant))
+def _kind_reader(source: KindSource) -> Getter:
+    plain = _plain_getter(Source.model_construct(path=source.path, constant=source.constant))
     if not source.path:
         return plain
     names, other, constant = source.names, source.effective_other, source.constant
     places = " or ".join(source.path)
 
-    def read(record: dict[str, Any], element: Any, number: int) -> str:
-        value = plain(record, element, number)
+    def read(record: dict[str, Any], element: Any) -> str:
+        value = plain(record, element)
         if type(value) is str:
             kind = names.get(value)
             if kind is not None:
@@ -276,12 +276,12 @@ def _kind_reader(source: KindSource) -> Reader:
     return read
 
 
-def _time_reader(source: TimeSource) -> Reader:
+def _time_reader(source: TimeSource) -> Getter:
     get, unit = first_of(source.path), source.unit
     zone = None if source.zone is None else zone_named(source.zone)
     places = " or ".join(source.path)
 
-    def read(record: dict[str, Any], element: Any, _: int) -> int:
+    def read(record: dict[str, Any], element: Any) -> int:
         value = get(record, element)
         if value is None:
             raise RefusedRecord("time_ms", f"nothing at {places}: every event has a user, an item, a kind and a time")
@@ -290,7 +290,7 @@ def _time_reader(source: TimeSource) -> Reader:
     return read
 
 
-def _position_reader(source: PositionSource) -> Reader:
+def _position_reader(source: PositionSource) -> PositionReader:
     get = first_of(source.path) if source.path else lambda *_: None
     first, counts = source.first, source.index
     places = " or ".join(source.path)
@@ -313,12 +313,12 @@ def _position_reader(source: PositionSource) -> Reader:
     return read
 
 
-def _value_reader(source: Source) -> Reader:
-    plain = _plain_reader(source)
+def _value_reader(source: Source) -> Getter:
+    plain = _plain_getter(source)
     places = " or ".join(source.path)
 
-    def read(record: dict[str, Any], element: Any, number: int) -> float | None:
-        value = plain(record, element, number)
+    def read(record: dict[str, Any], element: Any) -> float | None:
+        value = plain(record, element)
         if value is None or type(value) is float:
             return value
         if type(value) is int or (type(value) is str and _is_number(value)):
