@@ -8,8 +8,18 @@ if TYPE_CHECKING:
     from rerank_features.events import Event, Item, Request
     from rerank_features.pipeline import FeatureBatch, FeaturePipeline
     from rerank_features.spec import FeatureSpec
+    from rerank_features.triggers import TriggerMatcher, TriggerSpec
 
-__all__ = ["Event", "FeatureBatch", "FeaturePipeline", "FeatureSpec", "Item", "Request"]
+__all__ = [
+    "Event",
+    "FeatureBatch",
+    "FeaturePipeline",
+    "FeatureSpec",
+    "Item",
+    "Request",
+    "TriggerMatcher",
+    "TriggerSpec",
+]
 
 _HOMES = {
     "Event": "rerank_features.events",
@@ -18,6 +28,8 @@ _HOMES = {
     "FeatureSpec": "rerank_features.spec",
     "Item": "rerank_features.events",
     "Request": "rerank_features.events",
+    "TriggerMatcher": "rerank_features.triggers",
+    "TriggerSpec": "rerank_features.triggers",
 }
 
 

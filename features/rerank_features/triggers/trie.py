@@ -1,0 +1,146 @@
+"""All patterns in one trie: rules that begin alike share their first nodes.
+
+There is one root a scope. An edge is a step; two rules share it when the step and ``gaps`` are equal. With the rules
+``click, purchase`` and ``click, click`` of one scope the trie is::
+
+    root --click--> 1 --purchase--> 2 (rule 0)
+                      --click-----> 3 (rule 1)
+
+A step of several events is one edge all the same; its counter belongs to the node behind it.
+"""
+
+from __future__ import annotations
+
+from rerank_features.triggers.spec import Scope, TriggerRule, TriggerSpec, TriggerStep
+
+FOREVER_MS = 1 << 62
+"""Stands for "no limit" among times, and for "never again" among sequence numbers."""
+
+
+class CompiledRule:
+    """What the matcher needs of a rule, in whole milliseconds."""
+
+    __slots__ = ("action", "cooldown_events", "debounce_ms", "events", "index", "limited", "name", "once", "order",
+                 "within_ms")  # fmt: skip
+
+    def __init__(self, index: int, rule: TriggerRule) -> None:
+        self.index = index
+        self.name = rule.name
+        self.action = rule.action
+        self.within_ms = FOREVER_MS if rule.within_s is None else round(rule.within_s * 1000)
+        self.debounce_ms = round(rule.debounce_s * 1000)
+        self.cooldown_events = rule.cooldown_events
+        self.limited = rule.debounce_s > 0 or rule.cooldown_events > 0
+        self.once = rule.once
+        self.events = rule.events
+        self.order = (-rule.priority, index)
+
+
+class Edge:
+    """A step that leads to a node."""
+
+    __slots__ = ("child", "conditional", "contiguous", "count", "max_position", "max_value", "min_position",
+                 "min_share", "min_value", "without")  # fmt: skip
+
+    def __init__(self, step: TriggerStep, gaps: bool, child: Node) -> None:
+        self.child = child
+        self.count = step.count
+        self.contiguous = not gaps
+        self.without = step.without
+        self.min_value, self.max_value = step.min_value, step.max_value
+        self.min_position, self.max_position = step.min_position, step.max_position
+        self.min_share = step.min_share
+        bounds = (self.min_value, self.max_value, self.min_position, self.max_position, self.min_share)
+        self.conditional = any(bound is not None for bound in bounds)
+
+    def accepts(self, value: float | None, position: int | None, length: int | None) -> bool:
+        """Whether an event of the right kind keeps all bounds of the step."""
+        if self.min_value is not None and (value is None or value < self.min_value):
+            return False
+        if self.max_value is not None and (value is None or value > self.max_value):
+            return False
+        if self.min_position is not None and (position is None or position < self.min_position):
+            return False
+        if self.max_position is not None and (position is None or position > self.max_position):
+            return False
+        return self.min_share is None or (
+            position is not None and length is not None and position + 1 >= self.min_share * length
+        )
+
+
+class Node:
+    """A prefix of patterns: where it goes on, by kind, and which rules it completes."""
+
+    __slots__ = ("edges", "index", "rules", "wild", "within_ms")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.rules: tuple[CompiledRule, ...] = ()
+        self.edges: dict[str, tuple[Edge, ...]] = {}
+        self.wild: tuple[Edge, ...] = ()
+        self.within_ms = 0
+        """Longest time limit of the rules that go on from here: an older partial match is of no use."""
+
+
+class Trie:
+    """The compiled rules of a spec."""
+
+    __slots__ = ("every_kind", "kinds", "nodes", "registers", "roots", "rules", "without")
+
+    def __init__(self, spec: TriggerSpec) -> None:
+        self.rules = tuple(CompiledRule(index, rule) for index, rule in enumerate(spec.rules))
+        self.nodes: list[Node] = []
+        self.roots: dict[Scope, Node] = {}
+        self.kinds: frozenset[str] = frozenset()
+        self.without: frozenset[str] = frozenset()
+        self.registers: dict[int, int] = {}
+        """Nodes behind a step of several events, with how many."""
+        edges: dict[tuple[int, TriggerStep, bool], Edge] = {}
+        outgoing: dict[int, list[tuple[TriggerStep, Edge]]] = {}
+        completed: dict[int, list[CompiledRule]] = {}
+        for rule, compiled in zip(spec.rules, self.rules, strict=True):
+            node = self.roots.get(rule.scope)
+            if node is None:
+                node = self.roots[rule.scope] = self._node()
+            for step in rule.steps:
+                node.within_ms = max(node.within_ms, compiled.within_ms)
+                key = (node.index, step, rule.gaps)
+                edge = edges.get(key)
+                if edge is None:
+                    edge = edges[key] = Edge(step, rule.gaps, self._node())
+                    outgoing.setdefault(node.index, []).append((step, edge))
+                    if step.count > 1:
+                        self.registers[edge.child.index] = step.count
+                node = edge.child
+            completed.setdefault(node.index, []).append(compiled)
+        for index, rules in completed.items():
+            self.nodes[index].rules = tuple(rules)
+        for index, steps in outgoing.items():
+            self._dispatch(self.nodes[index], steps)
+        self.kinds = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.kinds + step.without)
+        self.without = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.without)
+        # These need to hear of events that no step names.
+        self.every_kind = any(
+            not rule.gaps or rule.cooldown_events or rule.scope == "session" or any(not s.kinds for s in rule.steps)
+            for rule in spec.rules
+        )
+
+    def _node(self) -> Node:
+        self.nodes.append(Node(len(self.nodes)))
+        return self.nodes[-1]
+
+    @staticmethod
+    def _dispatch(node: Node, steps: list[tuple[TriggerStep, Edge]]) -> None:
+        """Sort the edges by kind. Wildcards stand with every kind but those that their step excludes."""
+        wild = [(step, edge) for step, edge in steps if not step.kinds]
+        by_kind: dict[str, list[Edge]] = {}
+        for step, edge in steps:
+            for kind in step.kinds:
+                by_kind.setdefault(kind, []).append(edge)
+        for step, _ in wild:
+            for kind in step.without:
+                by_kind.setdefault(kind, [])
+        for kind, found in by_kind.items():
+            found += [edge for step, edge in wild if kind not in step.without]
+            node.edges[kind] = tuple(found)
+        node.wild = tuple(edge for _, edge in wild)
