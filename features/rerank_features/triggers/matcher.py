@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from rerank_features.triggers.snapshot import read_user, write_user
-from rerank_features.triggers.trie import FOREVER_MS, CompiledRule, Edge, Trie
+from rerank_features.triggers.trie import FOREVER_MS, CompiledRule, Edge, Node, Trie
 
 if TYPE_CHECKING:
     from rerank_features.events import Event, Request
@@ -144,9 +144,10 @@ class TriggerMatcher:
         self._trie = Trie(spec)
         self._every_kind = self._trie.every_kind
         self._kinds = self._trie.kinds
-        self._user_root = self._trie.roots.get("user")
-        self._session_root = self._trie.roots.get("session")
-        self._list_root = self._trie.roots.get("request")
+        self._concerned, self._concerned_by_all = self._trie.concerned()
+        self._needs_lists = "request" in self._trie.roots or any(
+            step.min_share is not None for rule in spec.rules for step in rule.steps
+        )
         self._gap_ms = round(spec.session_gap_s * 1000)
         self._late_ms = round(spec.max_late_s * 1000)
         self._users: OrderedDict[str, UserState] = OrderedDict()
@@ -202,18 +203,23 @@ class TriggerMatcher:
             time_ms = clock_ms
         state.events += 1
         matches: list[tuple[CompiledRule, int]] = []
-        if self._user_root is not None:
-            self._advance(self._user_root.index, state.user, event, time_ms, state, matches)
-        if self._session_root is not None:
-            self._advance(self._session_root.index, state.session, event, time_ms, state, matches)
-        if self._list_root is not None:
-            self._advance(self._list_root.index, self._list(state, request), event, time_ms, state, matches)
+        for root, scope_name in self._concerned.get(kind, self._concerned_by_all):
+            if scope_name == "user":
+                scope = state.user
+            elif scope_name == "session":
+                scope = state.session
+            else:
+                scope = self._list(state, request)
+            self._advance(root, scope, event, time_ms, state, matches)
         if not matches:
             return ()
-        if len(matches) > 1:
-            matches.sort(key=lambda match: match[0].order)
+        user, item = event.user, event.item
+        if len(matches) == 1:
+            rule, started_ms = matches[0]
+            return (Fired(rule.name, rule.action, user, item, request, time_ms, started_ms, rule.events),)
+        matches.sort(key=lambda match: match[0].order)
         return tuple(
-            Fired(rule.name, rule.action, event.user, event.item, request, time_ms, started_ms, rule.events)
+            Fired(rule.name, rule.action, user, item, request, time_ms, started_ms, rule.events)
             for rule, started_ms in matches
         )
 
@@ -233,7 +239,7 @@ class TriggerMatcher:
         >>> matcher.feed(shown)[0].action
         'refresh'
         """
-        if self._list_root is None and not any(step.min_share for rule in self.spec.rules for step in rule.steps):
+        if not self._needs_lists:
             return
         state = self._state(request.user)
         state.lists.pop(request.id, None)
@@ -323,44 +329,70 @@ class TriggerMatcher:
             scope.seen[kind] = number
         node = nodes[root]
         edges = node.edges.get(kind, node.wild)
+        self.visits += len(edges)
         # Steps are gathered before any is taken: one event must not be two steps of a match.
-        steps = [(edge, number - 1, number, time_ms) for edge in edges]
-        visits = len(steps)
-        if arrivals:
-            visits += len(arrivals)
-            spent = []
-            for index, (arrived, start, start_ms) in arrivals.items():
-                node = nodes[index]
-                if time_ms - start_ms > node.within_ms:
-                    spent.append(index)
-                    continue
-                for edge in node.edges.get(kind, node.wild):
-                    steps.append((edge, arrived, start, start_ms))
-                    visits += 1
-            for index in spent:
-                del arrivals[index]
-        self.visits += visits
+        steps = self._open_steps(scope, kind, time_ms) if arrivals else ()
+        for edge in edges:
+            if edge.conditional and not edge.accepts(
+                event.value, event.position, state.lengths.get(event.request) if edge.min_share else None
+            ):
+                continue
+            if edge.count == 1:
+                self._arrive(edge.child, scope, number, number, time_ms, time_ms, state, matches)
+                continue
+            reached = self._take(edge, scope, number, number, number, time_ms)
+            if reached is not None:
+                self._arrive(edge.child, scope, number, *reached, time_ms, state, matches)
         for edge, arrived, start, start_ms in steps:
             if edge.conditional and not edge.accepts(
                 event.value, event.position, state.lengths.get(event.request) if edge.min_share else None
             ):
                 continue
             reached = self._take(edge, scope, number, arrived, start, start_ms)
-            if reached is None:
+            if reached is not None:
+                self._arrive(edge.child, scope, number, *reached, time_ms, state, matches)
+
+    def _open_steps(self, scope: ScopeState, kind: str, time_ms: int) -> list[tuple[Edge, int, int, int]]:
+        """The steps that partial matches wait for and whose kind fits; matches that are too old are dropped."""
+        nodes, arrivals = self._trie.nodes, scope.arrivals
+        steps, spent = [], []
+        for index, (arrived, start, start_ms) in arrivals.items():
+            node = nodes[index]
+            if time_ms - start_ms > node.within_ms:
+                spent.append(index)
                 continue
-            child = edge.child
-            start, start_ms = reached
-            for rule in child.rules:
-                if self._may_fire(rule, scope, state, start, start_ms, time_ms):
-                    scope.floors[rule.index] = FOREVER_MS if rule.once else number
-                    if rule.limited:
-                        state.fired[rule.index] = (time_ms, state.events)
-                    matches.append((rule, start_ms))
-            if child.edges or child.wild:
-                if len(arrivals) >= MAX_ACTIVE and child.index not in arrivals:
-                    arrivals.clear()
-                    scope.registers.clear()
-                arrivals[child.index] = (number, start, start_ms)
+            steps += [(edge, arrived, start, start_ms) for edge in node.edges.get(kind, node.wild)]
+        self.visits += len(arrivals) + len(steps)
+        for index in spent:
+            del arrivals[index]
+        return steps
+
+    def _arrive(
+        self,
+        node: Node,
+        scope: ScopeState,
+        number: int,
+        start: int,
+        start_ms: int,
+        time_ms: int,
+        state: UserState,
+        matches: list[tuple[CompiledRule, int]],
+    ) -> None:
+        """A match has come to a node: fire what it completes, and keep it for what goes on from there."""
+        for rule in node.rules:
+            if rule.plain:
+                matches.append((rule, start_ms))
+            elif self._may_fire(rule, scope, state, start, start_ms, time_ms):
+                scope.floors[rule.index] = FOREVER_MS if rule.once else number
+                if rule.limited:
+                    state.fired[rule.index] = (time_ms, state.events)
+                matches.append((rule, start_ms))
+        if node.edges or node.wild:
+            arrivals = scope.arrivals
+            if len(arrivals) >= MAX_ACTIVE and node.index not in arrivals:
+                arrivals.clear()
+                scope.registers.clear()
+            arrivals[node.index] = (number, start, start_ms)
 
     @staticmethod
     def _take(

@@ -20,8 +20,19 @@ FOREVER_MS = 1 << 62
 class CompiledRule:
     """What the matcher needs of a rule, in whole milliseconds."""
 
-    __slots__ = ("action", "cooldown_events", "debounce_ms", "events", "index", "limited", "name", "once", "order",
-                 "within_ms")  # fmt: skip
+    __slots__ = (
+        "action",
+        "cooldown_events",
+        "debounce_ms",
+        "events",
+        "index",
+        "limited",
+        "name",
+        "once",
+        "order",
+        "plain",
+        "within_ms",
+    )
 
     def __init__(self, index: int, rule: TriggerRule) -> None:
         self.index = index
@@ -33,6 +44,8 @@ class CompiledRule:
         self.limited = rule.debounce_s > 0 or rule.cooldown_events > 0
         self.once = rule.once
         self.events = rule.events
+        self.plain = rule.events == 1 and not rule.once and not self.limited
+        """Whether each event that fits fires, whatever came before."""
         self.order = (-rule.priority, index)
 
 
@@ -85,9 +98,10 @@ class Node:
 class Trie:
     """The compiled rules of a spec."""
 
-    __slots__ = ("every_kind", "kinds", "nodes", "registers", "roots", "rules", "without")
+    __slots__ = ("_spec", "every_kind", "kinds", "nodes", "registers", "roots", "rules", "without")
 
     def __init__(self, spec: TriggerSpec) -> None:
+        self._spec = spec
         self.rules = tuple(CompiledRule(index, rule) for index, rule in enumerate(spec.rules))
         self.nodes: list[Node] = []
         self.roots: dict[Scope, Node] = {}
@@ -124,6 +138,25 @@ class Trie:
             not rule.gaps or rule.cooldown_events or rule.scope == "session" or any(not s.kinds for s in rule.steps)
             for rule in spec.rules
         )
+
+    def concerned(self) -> tuple[dict[str, tuple[tuple[int, Scope], ...]], tuple[tuple[int, Scope], ...]]:
+        """Which scopes an event moves on, as root and name: by kind, and for any other kind.
+
+        A scope hears of the kinds that its rules name, or of all where a rule has a wildcard or allows no gaps.
+        """
+        named: dict[Scope, set[str]] = {scope: set() for scope in self.roots}
+        hears_all: set[Scope] = set()
+        for rule in self._spec.rules:
+            for step in rule.steps:
+                named[rule.scope].update(step.kinds + step.without)
+                if not rule.gaps or not step.kinds:
+                    hears_all.add(rule.scope)
+        roots = [(root.index, scope) for scope, root in self.roots.items()]
+        by_kind = {
+            kind: tuple((root, scope) for root, scope in roots if scope in hears_all or kind in named[scope])
+            for kind in self.kinds
+        }
+        return by_kind, tuple((root, scope) for root, scope in roots if scope in hears_all)
 
     def _node(self) -> Node:
         self.nodes.append(Node(len(self.nodes)))
