@@ -33,8 +33,8 @@ def write_user(state: UserState, spec_hash: bytes) -> bytes:
             "lists": [[request, _write_scope(scope)] for request, scope in state.lists.items()],
             "lengths": list(state.lengths.items()),
             "fired": sorted([rule, *when] for rule, when in state.fired.items()),
-            "recent": sorted((list(key) for key in state.recent), key=repr),
-            "older": sorted((list(key) for key in state.older), key=repr),
+            "recent": list(state.recent.items()),
+            "older": list(state.older.items()),
         },
         separators=(",", ":"),
     ).encode()
@@ -115,13 +115,22 @@ def _read(content: Any, trie: Trie) -> UserState:
     state.fired = {
         _below(rule, len(trie.rules)): (_whole(time_ms), _whole(event)) for rule, time_ms, event in content["fired"]
     }
-    state.recent = {tuple(_plain(part) for part in key) for key in content["recent"]}
-    state.older = {tuple(_plain(part) for part in key) for key in content["older"]}
-    if max(len(state.lists), len(state.lengths)) > MAX_LISTS or len(state.recent) >= RECENT_EVENTS:
+    state.recent = _read_events(content["recent"])
+    state.older = _read_events(content["older"])
+    state.recent_count = sum(len(keys) or 1 for keys in state.recent.values())
+    if max(len(state.lists), len(state.lengths)) > MAX_LISTS or state.recent_count >= RECENT_EVENTS:
         raise ValueError("more is kept than the bounds allow")
     if len(state.older) > RECENT_EVENTS:
         raise ValueError("more is kept than the bounds allow")
     return state
+
+
+def _read_events(content: Any) -> dict[int | str, tuple[tuple[object, ...], ...]]:
+    events: dict[int | str, tuple[tuple[object, ...], ...]] = {}
+    for label, keys in content:
+        keyed = label if isinstance(label, str) else _whole(label)
+        events[keyed] = tuple(tuple(_plain(part) for part in key) for key in keys)
+    return events
 
 
 def _plain(part: object) -> object:
