@@ -1,7 +1,7 @@
 """Triggers: rules that say after which events to re-rank, to personalise, or to ask the server for a fresh list.
 
-``spec`` holds the rules as data, ``trie`` merges them, ``matcher`` feeds events through, ``snapshot`` keeps a user's
-state as bytes, and ``rules`` has the common rules ready.
+``spec`` holds the rules as data, ``trie`` merges them, ``matcher`` feeds events through, ``advance`` moves the partial
+matches in ``state`` on, ``snapshot`` keeps a user's state as bytes, and ``rules`` has the common rules ready.
 
 >>> from rerank_features import Event
 >>> from rerank_features.triggers import TriggerMatcher, default_triggers
@@ -12,7 +12,8 @@ state as bytes, and ``rules`` has the common rules ready.
 
 from __future__ import annotations
 
-from rerank_features.triggers.matcher import Fired, TriggerMatcher
+from rerank_features.triggers.fired import Fired
+from rerank_features.triggers.matcher import TriggerMatcher
 from rerank_features.triggers.rules import (
     default_triggers,
     dwell_over,

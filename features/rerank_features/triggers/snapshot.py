@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rerank_engine.errors import StoreError
-
-if TYPE_CHECKING:
-    from rerank_features.triggers.matcher import ScopeState, UserState
-    from rerank_features.triggers.trie import Trie
+from rerank_features.triggers.recent import RECENT_EVENTS, Mark, Marks, marks_count
+from rerank_features.triggers.state import MAX_ACTIVE, MAX_LISTS, Register, ScopeState, UserState
+from rerank_features.triggers.trie import Trie
 
 _HEADER = struct.Struct("<4sI32sI")
 _MAGIC = b"RRTR"
@@ -33,8 +31,8 @@ def write_user(state: UserState, spec_hash: bytes) -> bytes:
             "lists": [[request, _write_scope(scope)] for request, scope in state.lists.items()],
             "lengths": list(state.lengths.items()),
             "fired": sorted([rule, *when] for rule, when in state.fired.items()),
-            "recent": list(state.recent.items()),
-            "older": list(state.older.items()),
+            "recent": list(state.recent.newer.items()),
+            "older": list(state.recent.older.items()),
         },
         separators=(",", ":"),
     ).encode()
@@ -69,7 +67,7 @@ def read_user(data: bytes, spec_hash: bytes, trie: Trie) -> UserState:
         )
     try:
         return _read(json.loads(body), trie)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise StoreError(f"trigger snapshot: the content breaks its rules ({error}); start without it") from None
 
 
@@ -78,7 +76,9 @@ def _write_scope(scope: ScopeState) -> dict[str, Any]:
     return {
         "number": scope.number,
         "arrivals": [[node, *arrival] for node, arrival in scope.arrivals.items()],
-        "registers": sorted([node, moved, list(starts)] for node, (moved, starts) in scope.registers.items()),
+        "registers": sorted(
+            [node, register.moved, list(register.starts)] for node, register in scope.registers.items()
+        ),
         "floors": sorted(scope.floors.items()),
         "seen": sorted(scope.seen.items()),
     }
@@ -103,8 +103,6 @@ def _below(value: object, limit: int) -> int:
 
 
 def _read(content: Any, trie: Trie) -> UserState:
-    from rerank_features.triggers.matcher import MAX_LISTS, RECENT_EVENTS, UserState
-
     state = UserState()
     state.clock_ms = _whole(content["clock_ms"], -1)
     state.events = _whole(content["events"])
@@ -115,39 +113,32 @@ def _read(content: Any, trie: Trie) -> UserState:
     state.fired = {
         _below(rule, len(trie.rules)): (_whole(time_ms), _whole(event)) for rule, time_ms, event in content["fired"]
     }
-    state.recent = _read_events(content["recent"])
-    state.older = _read_events(content["older"])
-    state.recent_count = sum(len(keys) or 1 for keys in state.recent.values())
-    if max(len(state.lists), len(state.lengths)) > MAX_LISTS or state.recent_count >= RECENT_EVENTS:
-        raise ValueError("more is kept than the bounds allow")
-    if len(state.older) > RECENT_EVENTS:
+    recent = state.recent
+    recent.newer, recent.older = _read_marks(content["recent"]), _read_marks(content["older"])
+    recent.count = marks_count(recent.newer)
+    if (
+        max(len(state.lists), len(state.lengths)) > MAX_LISTS
+        or recent.count >= RECENT_EVENTS
+        or marks_count(recent.older) > RECENT_EVENTS
+    ):
         raise ValueError("more is kept than the bounds allow")
     return state
 
 
-def _read_events(content: Any) -> dict[int | str, tuple[tuple[object, ...], ...]]:
-    events: dict[int | str, tuple[tuple[object, ...], ...]] = {}
-    for label, keys in content:
-        keyed = label if isinstance(label, str) else _whole(label)
-        events[keyed] = tuple(tuple(_plain(part) for part in key) for key in keys)
-    return events
+def _read_marks(content: Any) -> Marks:
+    marks: Marks = {}
+    for label, same_time in content:
+        marks[label if isinstance(label, str) else _whole(label)] = tuple(_read_mark(mark) for mark in same_time)
+    return marks
 
 
-def _plain(part: object) -> object:
-    """A field of an event's key; an attribute is a pair of name and value."""
-    if isinstance(part, list):
-        name, value = part
-        if isinstance(name, list | dict) or isinstance(value, list | dict):
-            raise ValueError("an attribute is a name and a plain value")
-        return (name, value)
-    if isinstance(part, dict):
+def _read_mark(mark: Any) -> Mark:
+    if any(isinstance(part, list | dict) for part in mark):
         raise ValueError("a field of an event is a plain value")
-    return part
+    return tuple(mark)
 
 
 def _read_scope(content: Any, trie: Trie) -> ScopeState:
-    from rerank_features.triggers.matcher import MAX_ACTIVE, ScopeState
-
     scope = ScopeState()
     scope.number = _whole(content["number"])
     for node, arrived, start, start_ms in content["arrivals"]:
@@ -155,8 +146,9 @@ def _read_scope(content: Any, trie: Trie) -> ScopeState:
     for node, moved, starts in content["registers"]:
         if node not in trie.registers or not isinstance(starts, list) or len(starts) > trie.registers[node]:
             raise ValueError(f"node {node!r:.40} keeps no such starts")
-        kept = [None if pair is None else (_whole(pair[0]), _whole(pair[1])) for pair in starts]
-        scope.registers[node] = (_whole(moved), deque(kept, maxlen=trie.registers[node]))
+        register = scope.registers[node] = Register(trie.registers[node])
+        register.moved = _whole(moved)
+        register.starts.extend(None if pair is None else (_whole(pair[0]), _whole(pair[1])) for pair in starts)
     scope.floors = {_below(rule, len(trie.rules)): _whole(number) for rule, number in content["floors"]}
     for kind, number in content["seen"]:
         if kind not in trie.without:

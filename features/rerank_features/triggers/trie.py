@@ -11,6 +11,8 @@ A step of several events is one edge all the same; its counter belongs to the no
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from rerank_features.triggers.spec import Scope, TriggerRule, TriggerSpec, TriggerStep
 
 FOREVER_MS = 1 << 62
@@ -52,8 +54,19 @@ class CompiledRule:
 class Edge:
     """A step that leads to a node."""
 
-    __slots__ = ("child", "conditional", "contiguous", "count", "max_position", "max_value", "min_position",
-                 "min_share", "min_value", "without")  # fmt: skip
+    __slots__ = (
+        "child",
+        "conditional",
+        "contiguous",
+        "count",
+        "max_position",
+        "max_value",
+        "min_position",
+        "min_share",
+        "min_value",
+        "once_rule",
+        "without",
+    )
 
     def __init__(self, step: TriggerStep, gaps: bool, child: Node) -> None:
         self.child = child
@@ -65,26 +78,38 @@ class Edge:
         self.min_share = step.min_share
         bounds = (self.min_value, self.max_value, self.min_position, self.max_position, self.min_share)
         self.conditional = any(bound is not None for bound in bounds)
+        self.once_rule = -1
+        """The rule that fires at most once in a scope and is all that this edge leads to; -1 for none."""
 
-    def accepts(self, value: float | None, position: int | None, length: int | None) -> bool:
-        """Whether an event of the right kind keeps all bounds of the step."""
-        if self.min_value is not None and (value is None or value < self.min_value):
-            return False
-        if self.max_value is not None and (value is None or value > self.max_value):
-            return False
+    def accepts(self, known: dict[str, Any], lengths: dict[str | None, int]) -> bool:
+        """Whether an event of the right kind, given by its fields, keeps all bounds of the step.
+
+        ``lengths`` has the lengths of the lists that were delivered.
+        """
+        if self.min_value is not None or self.max_value is not None:
+            value = known["value"]
+            if (
+                value is None
+                or (self.min_value is not None and value < self.min_value)
+                or (self.max_value is not None and value > self.max_value)
+            ):
+                return False
+        position = known["position"]
         if self.min_position is not None and (position is None or position < self.min_position):
             return False
         if self.max_position is not None and (position is None or position > self.max_position):
             return False
-        return self.min_share is None or (
-            position is not None and length is not None and position + 1 >= self.min_share * length
-        )
+        if self.min_share is None:
+            return True
+        length = lengths.get(known["request"], 0)
+        # Divided, not multiplied: 7 of 100 is the same float as 0.07, while 0.07 times 100 is above 7.
+        return position is not None and length > 0 and (position + 1) / length >= self.min_share
 
 
 class Node:
     """A prefix of patterns: where it goes on, by kind, and which rules it completes."""
 
-    __slots__ = ("edges", "index", "rules", "wild", "within_ms")
+    __slots__ = ("counts_for_one", "edges", "goes_on", "index", "rules", "wild", "within_ms")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -93,20 +118,57 @@ class Node:
         self.wild: tuple[Edge, ...] = ()
         self.within_ms = 0
         """Longest time limit of the rules that go on from here: an older partial match is of no use."""
+        self.goes_on = False
+        """Whether a rule goes on from here."""
+        self.counts_for_one = False
+        """Whether it ends a step of several events and is there for one rule, which it completes."""
+
+
+class Move(NamedTuple):
+    """What an event of one kind can do in one scope.
+
+    Attributes
+    ----------
+    kind
+        Of the event; None stands for every kind that no rule of the scope names.
+    scope
+        Which sequence it moves on.
+    excluded
+        The kind once more when a step excludes it, otherwise None.
+    first
+        Edges from the root.
+    named
+        Nodes behind the root with an edge of this kind.
+    wild
+        Whether a node behind the root has a wildcard.
+    waits
+        Whether any node behind the root can go on with this kind.
+    nodes
+        All nodes of the trie.
+    """
+
+    kind: str | None
+    scope: Scope
+    excluded: str | None
+    first: tuple[Edge, ...]
+    named: tuple[int, ...]
+    wild: bool
+    waits: bool
+    nodes: list[Node]
 
 
 class Trie:
     """The compiled rules of a spec."""
 
-    __slots__ = ("_spec", "every_kind", "kinds", "nodes", "registers", "roots", "rules", "without")
+    __slots__ = ("_members", "_spec", "every_kind", "kinds", "nodes", "registers", "roots", "rules", "without")
 
     def __init__(self, spec: TriggerSpec) -> None:
         self._spec = spec
         self.rules = tuple(CompiledRule(index, rule) for index, rule in enumerate(spec.rules))
         self.nodes: list[Node] = []
         self.roots: dict[Scope, Node] = {}
-        self.kinds: frozenset[str] = frozenset()
-        self.without: frozenset[str] = frozenset()
+        self._members: dict[Scope, list[Node]] = {}
+        """Nodes of each scope but the root."""
         self.registers: dict[int, int] = {}
         """Nodes behind a step of several events, with how many."""
         edges: dict[tuple[int, TriggerStep, bool], Edge] = {}
@@ -116,12 +178,14 @@ class Trie:
             node = self.roots.get(rule.scope)
             if node is None:
                 node = self.roots[rule.scope] = self._node()
+                self._members[rule.scope] = []
             for step in rule.steps:
                 node.within_ms = max(node.within_ms, compiled.within_ms)
                 key = (node.index, step, rule.gaps)
                 edge = edges.get(key)
                 if edge is None:
                     edge = edges[key] = Edge(step, rule.gaps, self._node())
+                    self._members[rule.scope].append(edge.child)
                     outgoing.setdefault(node.index, []).append((step, edge))
                     if step.count > 1:
                         self.registers[edge.child.index] = step.count
@@ -130,7 +194,13 @@ class Trie:
         for index, rules in completed.items():
             self.nodes[index].rules = tuple(rules)
         for index, steps in outgoing.items():
+            self.nodes[index].goes_on = True
             self._dispatch(self.nodes[index], steps)
+        for edge in edges.values():
+            node = edge.child
+            if len(node.rules) == 1 and not node.goes_on:
+                node.counts_for_one = edge.count > 1
+                edge.once_rule = node.rules[0].index if node.rules[0].once else -1
         self.kinds = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.kinds + step.without)
         self.without = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.without)
         # These need to hear of events that no step names.
@@ -139,24 +209,51 @@ class Trie:
             for rule in spec.rules
         )
 
-    def concerned(self) -> tuple[dict[str, tuple[tuple[int, Scope], ...]], tuple[tuple[int, Scope], ...]]:
-        """Which scopes an event moves on, as root and name: by kind, and for any other kind.
+    def moves(self) -> tuple[dict[str, tuple[Move, ...]], tuple[Move, ...] | None]:
+        """What an event does: by kind, and for any other kind, which is None when nothing has to hear of it.
 
         A scope hears of the kinds that its rules name, or of all where a rule has a wildcard or allows no gaps.
         """
         named: dict[Scope, set[str]] = {scope: set() for scope in self.roots}
+        excluded: dict[Scope, set[str]] = {scope: set() for scope in self.roots}
         hears_all: set[Scope] = set()
         for rule in self._spec.rules:
             for step in rule.steps:
                 named[rule.scope].update(step.kinds + step.without)
+                excluded[rule.scope].update(step.without)
                 if not rule.gaps or not step.kinds:
                     hears_all.add(rule.scope)
-        roots = [(root.index, scope) for scope, root in self.roots.items()]
+        waiting: dict[Scope, dict[str, list[int]]] = {scope: {} for scope in self.roots}
+        for scope, nodes in self._members.items():
+            for node in nodes:
+                for kind, edges in node.edges.items():
+                    if edges:
+                        waiting[scope].setdefault(kind, []).append(node.index)
+        has_wild = {scope: any(node.wild for node in nodes) for scope, nodes in self._members.items()}
+        others = {scope: self._move(None, scope, None, [], has_wild[scope]) for scope in hears_all}
         by_kind = {
-            kind: tuple((root, scope) for root, scope in roots if scope in hears_all or kind in named[scope])
+            kind: tuple(
+                self._move(
+                    kind,
+                    scope,
+                    kind if kind in excluded[scope] else None,
+                    waiting[scope].get(kind, []),
+                    has_wild[scope],
+                )
+                if kind in named[scope]
+                else others[scope]
+                for scope in self.roots
+                if kind in named[scope] or scope in hears_all
+            )
             for kind in self.kinds
         }
-        return by_kind, tuple((root, scope) for root, scope in roots if scope in hears_all)
+        any_other = tuple(others[scope] for scope in self.roots if scope in hears_all)
+        return by_kind, any_other if self.every_kind else None
+
+    def _move(self, kind: str | None, scope: Scope, excluded: str | None, named: list[int], wild: bool) -> Move:
+        root = self.roots[scope]
+        first = root.wild if kind is None else root.edges.get(kind, root.wild)
+        return Move(kind, scope, excluded, first, tuple(named), wild, bool(named) or wild, self.nodes)
 
     def _node(self) -> Node:
         self.nodes.append(Node(len(self.nodes)))
