@@ -23,7 +23,7 @@ Matches = list[tuple[CompiledRule, int]]
 
 def advance(
     move: Move, scope: ScopeState, state: UserState, known: dict[str, Any], time_ms: int, matches: Matches
-) -> int:
+) -> None:
     """Move on by one event, given by its fields.
 
     Parameters
@@ -34,50 +34,44 @@ def advance(
         The user's time, which is the event's own unless that is late.
     matches
         What fires is added here.
-
-    Returns
-    -------
-    int
-        How many edges and nodes were looked at.
     """
     number = scope.number = scope.number + 1
     if move.excluded is not None:
         scope.seen[move.excluded] = number
     # Steps are gathered before any is taken: one event must not be two steps of a match.
-    opened, visits = _open_steps(move, scope, time_ms) if move.waits and scope.arrivals else ((), 0)
+    opened = _open_steps(move, scope, time_ms) if move.waits and scope.arrivals else ()
+    first = (number, time_ms)
     for edge in move.first:
-        if edge.once_rule in scope.floors or (edge.conditional and not edge.accepts(known, state.lengths)):
+        if edge.checked and not _passes(edge, scope, state, known):
             continue
-        if edge.count == 1:
-            _arrive(edge.child, scope, state, number, number, time_ms, time_ms, matches)
-            continue
-        reached = _count(edge, scope, number, (number, time_ms), _barrier(edge, scope, number))
+        reached = first if edge.count == 1 else _count(edge, scope, number, first)
         if reached is not None:
-            _arrive(edge.child, scope, state, number, *reached, time_ms, matches)
+            _arrive(edge.child, scope, state, number, reached, time_ms, matches)
     for edge, arrived, start, start_ms in opened:
-        if edge.conditional and not edge.accepts(known, state.lengths):
+        if edge.checked and not _passes(edge, scope, state, known):
             continue
-        barrier = _barrier(edge, scope, number)
-        entry = (start, start_ms) if arrived >= barrier else None
-        reached = entry if edge.count == 1 else _count(edge, scope, number, entry, barrier)
+        entry = (start, start_ms) if arrived >= _barrier(edge, scope, number) else None
+        reached = entry if edge.count == 1 else _count(edge, scope, number, entry)
         if reached is not None:
-            _arrive(edge.child, scope, state, number, *reached, time_ms, matches)
-    return visits + len(move.first)
+            _arrive(edge.child, scope, state, number, reached, time_ms, matches)
 
 
-def _open_steps(move: Move, scope: ScopeState, time_ms: int) -> tuple[list[tuple[Edge, int, int, int]], int]:
+def _passes(edge: Edge, scope: ScopeState, state: UserState, known: dict[str, Any]) -> bool:
+    """Whether the event keeps the bounds of a step, and the step can still lead to a firing."""
+    if edge.once_rule in scope.floors:
+        return False
+    return edge.accepts is None or edge.accepts(known, state.lengths)
+
+
+def _open_steps(move: Move, scope: ScopeState, time_ms: int) -> list[tuple[Edge, int, int, int]]:
     """The steps that partial matches wait for and whose kind fits; matches that are too old are dropped.
 
     Looks at the nodes that can go on with this kind, or at those that have a partial match, whichever are fewer.
     """
-    arrivals, kind = scope.arrivals, move.kind
+    arrivals, kind, nodes = scope.arrivals, move.kind, move.nodes
     steps: list[tuple[Edge, int, int, int]] = []
     spent: list[int] = []
-    named = move.named
-    nodes = move.nodes
-    places = list(arrivals) if move.wild or len(arrivals) < len(named) else named
-    visits = len(places)
-    for place in places:
+    for place in arrivals if move.wild or len(arrivals) < len(move.named) else move.named:
         arrival = arrivals.get(place)
         if arrival is None:
             continue
@@ -85,14 +79,11 @@ def _open_steps(move: Move, scope: ScopeState, time_ms: int) -> tuple[list[tuple
         node = nodes[place]
         if time_ms - start_ms > node.within_ms:
             spent.append(place)
-            continue
-        edges = node.edges.get(kind, node.wild)
-        visits += len(edges)
-        for edge in edges:
-            steps.append((edge, arrived, start, start_ms))
+        else:
+            steps += [(edge, arrived, start, start_ms) for edge in node.edges.get(kind, node.wild)]
     for place in spent:
         del arrivals[place]
-    return steps, visits
+    return steps
 
 
 def _barrier(edge: Edge, scope: ScopeState, number: int) -> int:
@@ -105,10 +96,8 @@ def _barrier(edge: Edge, scope: ScopeState, number: int) -> int:
     return barrier
 
 
-def _count(
-    edge: Edge, scope: ScopeState, number: int, entry: tuple[int, int] | None, barrier: int
-) -> tuple[int, int] | None:
-    """Count one event of a step of several: the start of the match that it completes the step of, or None."""
+def _count(edge: Edge, scope: ScopeState, number: int, entry: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Count one event of a step of several: the start of the match whose last event it is, or None."""
     place = edge.child.index
     register = scope.registers.get(place)
     if register is None:
@@ -116,8 +105,12 @@ def _count(
             scope.drop_matches()
         register = scope.registers[place] = Register(edge.count)
     starts = register.starts
-    if register.moved < barrier:
+    # The barrier again, without a call: this is where most events of a feed end.
+    if edge.contiguous and register.moved < number - 1:
         starts.clear()
+    for kind in edge.without:
+        if scope.seen.get(kind, -1) > register.moved:
+            starts.clear()
     register.moved = number
     starts.appendleft(entry)
     return starts[-1] if len(starts) == edge.count else None
@@ -128,12 +121,12 @@ def _arrive(
     scope: ScopeState,
     state: UserState,
     number: int,
-    start: int,
-    start_ms: int,
+    reached: tuple[int, int],
     time_ms: int,
     matches: Matches,
 ) -> None:
-    """A match has come to a node: fire what it completes, and keep it for what goes on from there."""
+    """A match, by number and time of its first event, has come to a node: fire what it completes, and keep it."""
+    start, start_ms = reached
     for rule in node.rules:
         if rule.plain:
             matches.append((rule, start_ms))

@@ -38,8 +38,6 @@ class TriggerMatcher:
     ----------
     spec
         As given.
-    visits
-        How many edges and active nodes have been looked at so far, for tests and for sizing.
 
     Examples
     --------
@@ -59,7 +57,6 @@ class TriggerMatcher:
         if not isinstance(spec, TriggerSpec):
             raise SpecError(f"triggers: expected a TriggerSpec, got {type(spec).__name__}; read one by from_toml")
         self.spec = spec
-        self.visits = 0
         self._recognises = recognise_repeats
         self._trie = Trie(spec)
         self._moves, self._other_moves = self._trie.moves()
@@ -130,7 +127,7 @@ class TriggerMatcher:
                 scope = state.session
             else:
                 scope = state.list_of(known["request"])
-            self.visits += advance(move, scope, state, known, time_ms, matches)
+            advance(move, scope, state, known, time_ms, matches)
         return _answers(matches, known, time_ms) if matches else ()
 
     def note_request(self, request: Request) -> None:

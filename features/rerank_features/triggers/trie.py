@@ -11,8 +11,9 @@ A step of several events is one edge all the same; its counter belongs to the no
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from rerank_features.triggers.bounds import bounds_of
 from rerank_features.triggers.spec import Scope, TriggerRule, TriggerSpec, TriggerStep
 
 FOREVER_MS = 1 << 62
@@ -54,56 +55,19 @@ class CompiledRule:
 class Edge:
     """A step that leads to a node."""
 
-    __slots__ = (
-        "child",
-        "conditional",
-        "contiguous",
-        "count",
-        "max_position",
-        "max_value",
-        "min_position",
-        "min_share",
-        "min_value",
-        "once_rule",
-        "without",
-    )
+    __slots__ = ("accepts", "checked", "child", "contiguous", "count", "once_rule", "without")
 
     def __init__(self, step: TriggerStep, gaps: bool, child: Node) -> None:
         self.child = child
         self.count = step.count
         self.contiguous = not gaps
         self.without = step.without
-        self.min_value, self.max_value = step.min_value, step.max_value
-        self.min_position, self.max_position = step.min_position, step.max_position
-        self.min_share = step.min_share
-        bounds = (self.min_value, self.max_value, self.min_position, self.max_position, self.min_share)
-        self.conditional = any(bound is not None for bound in bounds)
+        self.accepts = bounds_of(step)
+        """Whether an event of the right kind keeps all bounds of the step; None when there are none."""
         self.once_rule = -1
         """The rule that fires at most once in a scope and is all that this edge leads to; -1 for none."""
-
-    def accepts(self, known: dict[str, Any], lengths: dict[str | None, int]) -> bool:
-        """Whether an event of the right kind, given by its fields, keeps all bounds of the step.
-
-        ``lengths`` has the lengths of the lists that were delivered.
-        """
-        if self.min_value is not None or self.max_value is not None:
-            value = known["value"]
-            if (
-                value is None
-                or (self.min_value is not None and value < self.min_value)
-                or (self.max_value is not None and value > self.max_value)
-            ):
-                return False
-        position = known["position"]
-        if self.min_position is not None and (position is None or position < self.min_position):
-            return False
-        if self.max_position is not None and (position is None or position > self.max_position):
-            return False
-        if self.min_share is None:
-            return True
-        length = lengths.get(known["request"], 0)
-        # Divided, not multiplied: 7 of 100 is the same float as 0.07, while 0.07 times 100 is above 7.
-        return position is not None and length > 0 and (position + 1) / length >= self.min_share
+        self.checked = self.accepts is not None
+        """Whether there is anything to ask before the step is taken: a bound, or a rule that fires once."""
 
 
 class Node:
@@ -200,7 +164,8 @@ class Trie:
             node = edge.child
             if len(node.rules) == 1 and not node.goes_on:
                 node.counts_for_one = edge.count > 1
-                edge.once_rule = node.rules[0].index if node.rules[0].once else -1
+                if node.rules[0].once:
+                    edge.once_rule, edge.checked = node.rules[0].index, True
         self.kinds = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.kinds + step.without)
         self.without = frozenset(kind for rule in spec.rules for step in rule.steps for kind in step.without)
         # These need to hear of events that no step names.
