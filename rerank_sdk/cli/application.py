@@ -24,6 +24,7 @@ from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
 from rerank_sdk.cli.run import run
 from rerank_sdk.cli.train import train
+from rerank_sdk.cli.triggers import triggers
 from rerank_sdk.cli.tune import tune
 from rerank_sdk.cli.verify import verify
 
@@ -89,5 +90,6 @@ app.command()(run)
 app.command()(replay)
 app.add_typer(features, name="features")
 app.add_typer(events, name="events")
+app.add_typer(triggers, name="triggers")
 app.add_typer(bench, name="bench")
 app.command()(doctor)
