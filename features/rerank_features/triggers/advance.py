@@ -12,10 +12,11 @@ sequence numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from rerank_features.triggers.state import MAX_ACTIVE, Register, ScopeState, UserState
-from rerank_features.triggers.trie import FOREVER_MS, CompiledRule, Edge, Move, Node
+from rerank_features.triggers.state import MAX_ACTIVE, Register, ScopeState, Start, UserState
+from rerank_features.triggers.trie import FOREVER_MS, CompiledRule, Edge, Move, Node, Step
 
 Matches = list[tuple[CompiledRule, int]]
 """Rules that an event fires, with the time at which the match began."""
@@ -38,103 +39,79 @@ def advance(
     number = scope.number = scope.number + 1
     if move.excluded is not None:
         scope.seen[move.excluded] = number
-    # Steps are gathered before any is taken: one event must not be two steps of a match.
-    opened = _open_steps(move, scope, time_ms) if move.waits and scope.arrivals else ()
     first = (number, time_ms)
-    for edge in move.first:
-        if edge.checked and not _passes(edge, scope, state, known):
+    steps: Iterable[Step] = move.first
+    if move.waits and scope.arrivals:
+        # Steps are gathered before any is taken: one event must not be two steps of a match.
+        steps = [*move.first, *_open_steps(move, scope, time_ms)]
+    # One loop without calls: this runs at every impression, and a call costs as much as three of its lines.
+    for edge, arrival in steps:
+        if edge.checked and (
+            edge.once_rule in scope.floors or (edge.accepts is not None and not edge.accepts(known, state.lengths))
+        ):
             continue
-        reached = first if edge.count == 1 else _count(edge, scope, number, first)
-        if reached is not None:
-            _arrive(edge.child, scope, state, number, reached, time_ms, matches)
-    for edge, arrived, start, start_ms in opened:
-        if edge.checked and not _passes(edge, scope, state, known):
-            continue
-        entry = (start, start_ms) if arrived >= _barrier(edge, scope, number) else None
-        reached = entry if edge.count == 1 else _count(edge, scope, number, entry)
-        if reached is not None:
-            _arrive(edge.child, scope, state, number, reached, time_ms, matches)
+        # The last event of the match so far must not be older than this. It may itself be of an excluded kind.
+        barrier = number - 1 if edge.contiguous else -1
+        for kind in edge.without:
+            seen = scope.seen.get(kind, -1)
+            if seen > barrier:
+                barrier = seen
+        start = first if arrival is None else arrival[1] if arrival[0] >= barrier else None
+        if edge.count > 1:
+            register = scope.registers.get(edge.place) or _new_register(edge, scope)
+            starts = register.starts
+            if register.moved < barrier:
+                starts.clear()
+            register.moved = number
+            starts.appendleft(start)
+            if len(starts) < edge.count:
+                continue
+            start = starts[-1]
+        if start is not None:
+            _arrive(edge.child, scope, state, number, start, time_ms, matches)
 
 
-def _passes(edge: Edge, scope: ScopeState, state: UserState, known: dict[str, Any]) -> bool:
-    """Whether the event keeps the bounds of a step, and the step can still lead to a firing."""
-    if edge.once_rule in scope.floors:
-        return False
-    return edge.accepts is None or edge.accepts(known, state.lengths)
-
-
-def _open_steps(move: Move, scope: ScopeState, time_ms: int) -> list[tuple[Edge, int, int, int]]:
+def _open_steps(move: Move, scope: ScopeState, time_ms: int) -> list[Step]:
     """The steps that partial matches wait for and whose kind fits; matches that are too old are dropped.
 
     Looks at the nodes that can go on with this kind, or at those that have a partial match, whichever are fewer.
     """
     arrivals, kind, nodes = scope.arrivals, move.kind, move.nodes
-    steps: list[tuple[Edge, int, int, int]] = []
+    steps: list[Step] = []
     spent: list[int] = []
     for place in arrivals if move.wild or len(arrivals) < len(move.named) else move.named:
         arrival = arrivals.get(place)
         if arrival is None:
             continue
-        arrived, start, start_ms = arrival
         node = nodes[place]
-        if time_ms - start_ms > node.within_ms:
+        if time_ms - arrival[1][1] > node.within_ms:
             spent.append(place)
         else:
-            steps += [(edge, arrived, start, start_ms) for edge in node.edges.get(kind, node.wild)]
+            steps += [(edge, arrival) for edge in node.edges.get(kind, node.wild)]
     for place in spent:
         del arrivals[place]
     return steps
 
 
-def _barrier(edge: Edge, scope: ScopeState, number: int) -> int:
-    """The last event of the match so far must not be older than this. It may itself be of an excluded kind."""
-    barrier = number - 1 if edge.contiguous else -1
-    for kind in edge.without:
-        seen = scope.seen.get(kind, -1)
-        if seen > barrier:
-            barrier = seen
-    return barrier
-
-
-def _count(edge: Edge, scope: ScopeState, number: int, entry: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Count one event of a step of several: the start of the match whose last event it is, or None."""
-    place = edge.child.index
-    register = scope.registers.get(place)
-    if register is None:
-        if len(scope.registers) >= MAX_ACTIVE:
-            scope.drop_matches()
-        register = scope.registers[place] = Register(edge.count)
-    starts = register.starts
-    # The barrier again, without a call: this is where most events of a feed end.
-    if edge.contiguous and register.moved < number - 1:
-        starts.clear()
-    for kind in edge.without:
-        if scope.seen.get(kind, -1) > register.moved:
-            starts.clear()
-    register.moved = number
-    starts.appendleft(entry)
-    return starts[-1] if len(starts) == edge.count else None
+def _new_register(edge: Edge, scope: ScopeState) -> Register:
+    if len(scope.registers) >= MAX_ACTIVE:
+        scope.drop_matches()
+    register = scope.registers[edge.place] = Register(edge.count)
+    return register
 
 
 def _arrive(
-    node: Node,
-    scope: ScopeState,
-    state: UserState,
-    number: int,
-    reached: tuple[int, int],
-    time_ms: int,
-    matches: Matches,
+    node: Node, scope: ScopeState, state: UserState, number: int, start: Start, time_ms: int, matches: Matches
 ) -> None:
-    """A match, by number and time of its first event, has come to a node: fire what it completes, and keep it."""
-    start, start_ms = reached
+    """A match has come to a node: fire what it completes, and keep it for what goes on from there."""
     for rule in node.rules:
         if rule.plain:
-            matches.append((rule, start_ms))
-        elif _may_fire(rule, scope, state, start, start_ms, time_ms):
+            matches.append((rule, start[1]))
+        elif _may_fire(rule, scope, state, start, time_ms):
             scope.floors[rule.index] = FOREVER_MS if rule.once else number
             if rule.limited:
                 state.fired[rule.index] = (time_ms, state.events)
-            matches.append((rule, start_ms))
+            matches.append((rule, start[1]))
             if node.counts_for_one:
                 # No start that is counted so far is late enough for the next match of the only rule.
                 scope.registers[node.index].starts.clear()
@@ -142,11 +119,11 @@ def _arrive(
         arrivals = scope.arrivals
         if len(arrivals) >= MAX_ACTIVE and node.index not in arrivals:
             scope.drop_matches()
-        arrivals[node.index] = (number, start, start_ms)
+        arrivals[node.index] = (number, start)
 
 
-def _may_fire(rule: CompiledRule, scope: ScopeState, state: UserState, start: int, start_ms: int, time_ms: int) -> bool:
-    if start <= scope.floors.get(rule.index, 0) or time_ms - start_ms > rule.within_ms:
+def _may_fire(rule: CompiledRule, scope: ScopeState, state: UserState, start: Start, time_ms: int) -> bool:
+    if start[0] <= scope.floors.get(rule.index, 0) or time_ms - start[1] > rule.within_ms:
         return False
     if not rule.limited or rule.index not in state.fired:
         return True

@@ -75,7 +75,7 @@ def _write_scope(scope: ScopeState) -> dict[str, Any]:
     # Arrivals keep their order: at the bound it decides which partial matches stay.
     return {
         "number": scope.number,
-        "arrivals": [[node, *arrival] for node, arrival in scope.arrivals.items()],
+        "arrivals": [[node, arrived, *start] for node, (arrived, start) in scope.arrivals.items()],
         "registers": sorted(
             [node, register.moved, list(register.starts)] for node, register in scope.registers.items()
         ),
@@ -142,7 +142,7 @@ def _read_scope(content: Any, trie: Trie) -> ScopeState:
     scope = ScopeState()
     scope.number = _whole(content["number"])
     for node, arrived, start, start_ms in content["arrivals"]:
-        scope.arrivals[_below(node, len(trie.nodes))] = (_whole(arrived), _whole(start), _whole(start_ms))
+        scope.arrivals[_below(node, len(trie.nodes))] = (_whole(arrived), (_whole(start), _whole(start_ms)))
     for node, moved, starts in content["registers"]:
         if node not in trie.registers or not isinstance(starts, list) or len(starts) > trie.registers[node]:
             raise ValueError(f"node {node!r:.40} keeps no such starts")

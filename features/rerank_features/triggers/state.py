@@ -15,6 +15,10 @@ MAX_LISTS = 8
 """For how many lists of a user something is kept; beyond, the one that was not heard of for longest goes."""
 
 
+Start = tuple[int, int]
+"""Number and time of a match's first event."""
+
+
 class Register:
     """The counter of a step of several events: each event that fits moves the starts on by one place."""
 
@@ -23,8 +27,8 @@ class Register:
     def __init__(self, count: int) -> None:
         self.moved = -1
         """Number of the last event that moved it."""
-        self.starts: deque[tuple[int, int] | None] = deque(maxlen=count)
-        """Number and time of the first event of the match that each event continues, newest first."""
+        self.starts: deque[Start | None] = deque(maxlen=count)
+        """Start of the match that each event continues, newest first."""
 
 
 class ScopeState:
@@ -34,8 +38,8 @@ class ScopeState:
 
     def __init__(self) -> None:
         self.number = 0
-        self.arrivals: dict[int, tuple[int, int, int]] = {}
-        """Node to number of its newest arrival, and number and time of that match's first event."""
+        self.arrivals: dict[int, tuple[int, Start]] = {}
+        """Node to number of its newest arrival, and start of that match."""
         self.registers: dict[int, Register] = {}
         """Node behind a step of several events to its counter."""
         self.floors: dict[int, int] = {}

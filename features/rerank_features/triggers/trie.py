@@ -55,10 +55,11 @@ class CompiledRule:
 class Edge:
     """A step that leads to a node."""
 
-    __slots__ = ("accepts", "checked", "child", "contiguous", "count", "once_rule", "without")
+    __slots__ = ("accepts", "checked", "child", "contiguous", "count", "once_rule", "place", "without")
 
     def __init__(self, step: TriggerStep, gaps: bool, child: Node) -> None:
         self.child = child
+        self.place = child.index
         self.count = step.count
         self.contiguous = not gaps
         self.without = step.without
@@ -88,6 +89,10 @@ class Node:
         """Whether it ends a step of several events and is there for one rule, which it completes."""
 
 
+Step = tuple[Edge, tuple[int, tuple[int, int]] | None]
+"""An edge, and the partial match that it continues: number of its newest event, and its start. None at the root."""
+
+
 class Move(NamedTuple):
     """What an event of one kind can do in one scope.
 
@@ -100,7 +105,7 @@ class Move(NamedTuple):
     excluded
         The kind once more when a step excludes it, otherwise None.
     first
-        Edges from the root.
+        Steps from the root.
     named
         Nodes behind the root with an edge of this kind.
     wild
@@ -114,7 +119,7 @@ class Move(NamedTuple):
     kind: str | None
     scope: Scope
     excluded: str | None
-    first: tuple[Edge, ...]
+    first: tuple[Step, ...]
     named: tuple[int, ...]
     wild: bool
     waits: bool
@@ -218,7 +223,16 @@ class Trie:
     def _move(self, kind: str | None, scope: Scope, excluded: str | None, named: list[int], wild: bool) -> Move:
         root = self.roots[scope]
         first = root.wild if kind is None else root.edges.get(kind, root.wild)
-        return Move(kind, scope, excluded, first, tuple(named), wild, bool(named) or wild, self.nodes)
+        return Move(
+            kind,
+            scope,
+            excluded,
+            tuple((edge, None) for edge in first),
+            tuple(named),
+            wild,
+            bool(named) or wild,
+            self.nodes,
+        )
 
     def _node(self) -> Node:
         self.nodes.append(Node(len(self.nodes)))
