@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
@@ -25,34 +24,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import MAX_POSITION, Kind
-
-MAX_TIME_S = 3_155_760_000.0
-"""Longest span of time in a rule: a hundred years."""
+from rerank_features.parts import MAX_WINDOW_S, Flag, Label, Number, distinct
+from rerank_features.toml_text import toml_text
+from rerank_features.triggers.spec_errors import explain
 
 MAX_PATTERN_EVENTS = 1_000
 """Most events that one pattern may take."""
 
-
-def _label(name: str) -> str:
-    if not 1 <= len(name.encode()) <= 128:
-        raise ValueError(f"a name has 1 to 128 bytes of UTF-8, got {name!r}; shorten it")
-    return name
-
-
-def _distinct(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    for i, kind in enumerate(kinds):
-        if kind in kinds[:i]:
-            raise ValueError(f"{kind!r} is listed twice; drop one of them")
-    return kinds
-
-
-Label = Annotated[str, AfterValidator(_label)]
-Kinds = Annotated[tuple[Kind, ...], AfterValidator(_distinct)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Kinds = Annotated[tuple[Kind, ...], AfterValidator(distinct)]
 Position = Annotated[int, Field(strict=True, ge=0, le=MAX_POSITION)]
-Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_TIME_S)]
-PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=MAX_TIME_S)]
-Flag = Annotated[bool, Field(strict=True)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_WINDOW_S)]
+PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=MAX_WINDOW_S)]
 Action = Literal["rerank", "personalise", "refresh"]
 Scope = Literal["user", "session", "request"]
 
@@ -66,7 +48,7 @@ class _Part(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise SpecError(_explain(type(self), data, error)) from None
+            raise SpecError(explain(type(self).__name__, list(type(self).model_fields), data, error)) from None
 
 
 class TriggerStep(_Part):
@@ -274,12 +256,7 @@ did you mean 'rerank'?
         >>> print(TriggerSpec(name="feed").to_toml().splitlines()[0])
         name = "feed"
         """
-        data = self.model_dump(exclude_none=True)
-        rules = data.pop("rules")
-        lines = [f"{key} = {_toml_value(value)}" for key, value in data.items()]
-        for rule in rules:
-            lines += ["", "[[rules]]", *(f"{key} = {_toml_value(value)}" for key, value in rule.items())]
-        return "\n".join(lines) + "\n"
+        return toml_text(self.model_dump(exclude_none=True))
 
     def content_hash(self) -> str:
         """SHA-256 of the spec's canonical JSON, in hexadecimal: equal for specs that are equal.
@@ -291,68 +268,3 @@ did you mean 'rerank'?
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _explain(model: type[_Part], data: dict[str, Any], error: ValidationError) -> str:
-    """One line: which rule, which step and field, what is wrong, what came, and the way out."""
-    title = {TriggerStep: "step", TriggerRule: "rule"}.get(model, "trigger spec")
-    if model is TriggerRule and "name" in data:
-        title = f"rule {data['name']!r}"
-    problems = error.errors(include_url=False)
-    below = {problem["loc"][:-1] for problem in problems}
-    # A list whose parts are wrong counts as too short as well; that says nothing.
-    problems = [problem for problem in problems if not (problem["type"] == "too_short" and problem["loc"] in below)]
-    parts = []
-    for problem in problems[:3]:
-        location, cause = problem["loc"], problem.get("ctx", {}).get("error")
-        if isinstance(cause, SpecError):  # Of a part, which says what it is but not where.
-            text = str(cause)
-            if location[:1] == ("steps",):
-                text = f"{title}: step {int(location[1]) + 1}{text.removeprefix('step')}"
-            elif location[:1] == ("rules",) and text.startswith("rule:"):
-                text = f"rule number {int(location[1]) + 1}{text.removeprefix('rule')}"
-            parts.append(text)
-            continue
-        path = ".".join(str(key) for key in location)
-        parts.append(f"{title}: {path}: {_fault(model, problem, cause)}" if path else f"{title}: {cause}")
-    more = len(problems) - len(parts)
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
-def _fault(model: type[_Part], problem: Any, cause: object) -> str:
-    came = repr(problem.get("input"))
-    came = came if len(came) <= 80 else came[:80] + "…"
-    if problem["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"unknown option; the options are {', '.join(known)}{_nearest(str(problem['loc'][-1]), known)}"
-    if problem["type"] == "missing":
-        return "it is missing; add it"
-    if problem["type"] == "literal_error":
-        known = [name.strip(" '") for name in problem["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        listed = ", ".join(repr(name) for name in known)
-        return f"{came} is none of {listed}{_nearest(str(problem.get('input')), known)}"
-    if cause is not None:
-        return str(cause)
-    message = problem["msg"].replace("valid tuple", "list").replace("valid dictionary", "table")
-    hint = "list event kinds, lower-case identifiers such as 'click'"
-    if not {"kinds", "without"} & set(problem["loc"]):
-        hint = "correct the value"
-    return f"{message}, got {came}; {hint}"
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; use one of them"
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml_value(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_value(part) for part in value) + "]"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's; JSON leaves DEL as it is, TOML does not allow it.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
