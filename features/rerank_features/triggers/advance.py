@@ -37,8 +37,8 @@ def advance(
         What fires is added here.
     """
     number = scope.number = scope.number + 1
-    if move.excluded is not None:
-        scope.seen[move.excluded] = number
+    if move.excluded:
+        scope.seen[move.kind] = number
     first = (number, time_ms)
     steps: Iterable[Step] = move.first
     if move.waits and scope.arrivals:
@@ -51,11 +51,14 @@ def advance(
         ):
             continue
         # The last event of the match so far must not be older than this. It may itself be of an excluded kind.
-        barrier = number - 1 if edge.contiguous else -1
-        for kind in edge.without:
-            seen = scope.seen.get(kind, -1)
-            if seen > barrier:
-                barrier = seen
+        barrier = -1
+        if edge.guarded:
+            if edge.contiguous:
+                barrier = number - 1
+            for kind in edge.without:
+                seen = scope.seen.get(kind, -1)
+                if seen > barrier:
+                    barrier = seen
         start = first if arrival is None else arrival[1] if arrival[0] >= barrier else None
         if edge.count > 1:
             register = scope.registers.get(edge.place) or _new_register(edge, scope)

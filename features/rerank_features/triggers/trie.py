@@ -11,7 +11,7 @@ A step of several events is one edge all the same; its counter belongs to the no
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from rerank_features.triggers.bounds import bounds_of
 from rerank_features.triggers.spec import Scope, TriggerRule, TriggerSpec, TriggerStep
@@ -55,7 +55,7 @@ class CompiledRule:
 class Edge:
     """A step that leads to a node."""
 
-    __slots__ = ("accepts", "checked", "child", "contiguous", "count", "once_rule", "place", "without")
+    __slots__ = ("accepts", "checked", "child", "contiguous", "count", "guarded", "once_rule", "place", "without")
 
     def __init__(self, step: TriggerStep, gaps: bool, child: Node) -> None:
         self.child = child
@@ -63,6 +63,8 @@ class Edge:
         self.count = step.count
         self.contiguous = not gaps
         self.without = step.without
+        self.guarded = self.contiguous or bool(step.without)
+        """Whether what came since the event before it can rule the step out."""
         self.accepts = bounds_of(step)
         """Whether an event of the right kind keeps all bounds of the step; None when there are none."""
         self.once_rule = -1
@@ -93,17 +95,18 @@ Step = tuple[Edge, tuple[int, tuple[int, int]] | None]
 """An edge, and the partial match that it continues: number of its newest event, and its start. None at the root."""
 
 
-class Move(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Move:
     """What an event of one kind can do in one scope.
 
     Attributes
     ----------
     kind
-        Of the event; None stands for every kind that no rule of the scope names.
+        Of the event; empty for every kind that no rule of the scope names.
     scope
         Which sequence it moves on.
     excluded
-        The kind once more when a step excludes it, otherwise None.
+        Whether a step of the scope excludes the kind.
     first
         Steps from the root.
     named
@@ -116,9 +119,9 @@ class Move(NamedTuple):
         All nodes of the trie.
     """
 
-    kind: str | None
+    kind: str
     scope: Scope
-    excluded: str | None
+    excluded: bool
     first: tuple[Step, ...]
     named: tuple[int, ...]
     wild: bool
@@ -200,13 +203,13 @@ class Trie:
                     if edges:
                         waiting[scope].setdefault(kind, []).append(node.index)
         has_wild = {scope: any(node.wild for node in nodes) for scope, nodes in self._members.items()}
-        others = {scope: self._move(None, scope, None, [], has_wild[scope]) for scope in hears_all}
+        others = {scope: self._move("", scope, False, [], has_wild[scope]) for scope in hears_all}
         by_kind = {
             kind: tuple(
                 self._move(
                     kind,
                     scope,
-                    kind if kind in excluded[scope] else None,
+                    kind in excluded[scope],
                     waiting[scope].get(kind, []),
                     has_wild[scope],
                 )
@@ -220,9 +223,9 @@ class Trie:
         any_other = tuple(others[scope] for scope in self.roots if scope in hears_all)
         return by_kind, any_other if self.every_kind else None
 
-    def _move(self, kind: str | None, scope: Scope, excluded: str | None, named: list[int], wild: bool) -> Move:
+    def _move(self, kind: str, scope: Scope, excluded: bool, named: list[int], wild: bool) -> Move:
         root = self.roots[scope]
-        first = root.wild if kind is None else root.edges.get(kind, root.wild)
+        first = root.edges.get(kind, root.wild)
         return Move(
             kind,
             scope,
