@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank_engine.errors import SpecError, StoreError
+from rerank_engine.errors import EventError, SpecError, StoreError
 from rerank_features import Event, Item, Request, TriggerMatcher, TriggerSpec
 from rerank_features.triggers import (
     TriggerRule,
@@ -204,6 +204,55 @@ def test_a_late_event_counts_at_the_newest_time() -> None:
     assert [matcher.feed(event("click", second))[0].time_ms for second in (1000, 900)] == [1_000_000, 1_000_000]
 
 
+@pytest.mark.parametrize("thing", [None, 3, "click", {"kind": "click"}])
+def test_what_is_no_event_is_refused_and_changes_nothing(thing: Any) -> None:
+    matcher = TriggerMatcher(default_triggers())
+    with pytest.raises(EventError, match="feed: expected an Event, got "):
+        matcher.feed(thing)
+    with pytest.raises(EventError, match="note_request: expected a Request, got "):
+        matcher.note_request(thing)
+    assert len(matcher) == 0
+
+
+def test_what_is_no_spec_is_refused() -> None:
+    with pytest.raises(SpecError, match="expected a TriggerSpec, got list"):
+        TriggerMatcher([on_click()])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [1, 3, 7, 29, 30, 49, 100, 1000])
+def test_a_share_is_reached_at_the_very_position(length: int) -> None:
+    request = Request(user="ann", time_ms=0, id="r", candidates=[Item(id=f"i{n}") for n in range(length)])
+    # Parts of a hundred as people write them: 0.07 times 100 is above 7.
+    for shown in range(1, length + 1, max(length // 25, 1)):
+        matcher = matcher_of(list_used_up(shown / length))
+        matcher.note_request(request)
+        before = event("impression", 1, position=shown - 2, request="r") if shown > 1 else event("impression", 1)
+        assert fired(matcher, before, event("impression", 2, position=shown - 1, request="r")) == [
+            [],
+            ["list_used_up"],
+        ]
+
+
+def test_a_list_of_nothing_is_never_used_up() -> None:
+    matcher = matcher_of(list_used_up(0.5))
+    matcher.note_request(Request(user="ann", time_ms=0, id="r", candidates=[]))
+    assert fired(matcher, event("impression", 1, position=0, request="r")) == [[]]
+
+
+def test_repeats_count_where_the_caller_vouches_that_there_are_none() -> None:
+    matcher = TriggerMatcher(TriggerSpec(name="test", rules=[on_click()]), recognise_repeats=False)
+    assert fired(matcher, event("click", 1, id="e"), event("click", 1, id="e")) == [["click"], ["click"]]
+    assert len(matcher.snapshot("ann")) < len(some_snapshot()[1])
+
+
+def test_large_attributes_leave_nothing_large() -> None:
+    matcher = matcher_of(on_click())
+    for second in range(100):
+        matcher.feed(event("click", second, attributes={"text": "x" * 100_000}))
+    assert len(matcher.snapshot("ann")) < 20_000
+    assert fired(matcher, event("click", 99, attributes={"text": "x" * 100_000})) == [[]]
+
+
 # --- cost and bounds ---------------------------------------------------------------------------------------
 
 
@@ -298,6 +347,25 @@ def test_partial_matches_are_bounded() -> None:
         matcher.feed(event(f"k{second // 2}", second))
     # The last one dropped all before it, and goes on itself.
     assert fired(matcher, event("click", 10_000)) == [[f"r{MAX_ACTIVE}"]]
+
+
+def test_many_users_keep_their_states_apart() -> None:
+    matcher = matcher_of(exposures_without_click(2), scroll_past(3))
+    users = [f"user {number}" for number in range(500)]
+    for second in range(4):
+        for user in users:
+            shown = event("impression", second, user=user, position=second, request="r")
+            want = [[], ["exposures_without_click_2"], [], ["exposures_without_click_2", "scroll_past_3"]][second]
+            assert fired(matcher, shown) == [want]
+    assert len(matcher) == 500
+
+
+def test_a_list_that_was_left_goes_on_where_it_was() -> None:
+    steps = [TriggerStep(kinds=["impression"], count=2), TriggerStep(kinds=["click"])]
+    matcher = matcher_of(TriggerRule(name="r", action="rerank", steps=steps, scope="request"))
+    stream = [("impression", "a"), ("impression", "b"), ("impression", "a"), ("click", "b"), ("click", "a")]
+    events = [event(kind, second, request=request) for second, (kind, request) in enumerate(stream)]
+    assert fired(matcher, *events) == [[], [], [], [], ["r"]]
 
 
 def test_a_forgotten_user_starts_from_nothing() -> None:

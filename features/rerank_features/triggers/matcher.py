@@ -126,7 +126,8 @@ class TriggerMatcher:
             elif move.scope == "session":
                 scope = state.session
             else:
-                scope = state.list_of(known["request"])
+                request, newest = known["request"], state.newest_list
+                scope = newest if newest is not None and request == state.newest_request else state.list_of(request)
             advance(move, scope, state, known, time_ms, matches)
         return _answers(matches, known, time_ms) if matches else ()
 

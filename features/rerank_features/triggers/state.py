@@ -77,7 +77,7 @@ class UserState:
         self.lists: dict[str | None, ScopeState] = {}
         """Request to its sequence. The front is the next to be dropped."""
         self.newest_list: ScopeState | None = None
-        """The last of ``lists``, and below its request: most events belong to it, and it need not be moved."""
+        """The last of ``lists``, and below its request: most events belong to it, and it need not be looked up."""
         self.newest_request: str | None = None
         self.lengths: dict[str | None, int] = {}
         self.fired: dict[int, tuple[int, int]] = {}
@@ -86,8 +86,6 @@ class UserState:
 
     def list_of(self, request: str | None) -> ScopeState:
         """The sequence of a list, new or as it was; it is the newest from now on."""
-        if self.newest_list is not None and request == self.newest_request:
-            return self.newest_list
         scope = self.lists.pop(request, None)
         if scope is None:
             scope = ScopeState()
