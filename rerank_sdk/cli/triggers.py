@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 triggers = typer.Typer(help="Look at trigger rules and try them on a log.", no_args_is_help=True, rich_markup_mode=None)
 
-RulesFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Trigger rules, a TOML file.")]
+RulesFile = Annotated[
+    Path, typer.Argument(metavar="RULES", exists=True, dir_okay=False, help="Trigger rules, a TOML file.")
+]
 
 
 def _file_or_stdin(path: Path) -> Path:
@@ -70,6 +72,7 @@ def replay(
     events: Annotated[
         Path,
         typer.Argument(
+            metavar="EVENTS",
             callback=_file_or_stdin,
             help="Events in the order of arrival, one JSON object a line; - reads stdin.",
         ),
@@ -149,10 +152,18 @@ def limits_text(rule: TriggerRule) -> str:
 
 
 def _doubts(spec: TriggerSpec) -> Iterator[str]:
-    """What is allowed and most likely a slip: a kind of the app's own that is nearly one of the SDK's."""
+    """What is allowed and most likely a slip."""
     from rerank_features.events import KINDS
 
+    if not spec.rules:
+        yield "there is no rule, nothing ever fires"
+    patterns: dict[str, str] = {}
     for rule in spec.rules:
+        first = patterns.setdefault(rule.model_dump_json(exclude={"name", "priority"}), rule.name)
+        if first != rule.name:
+            yield f"rules {first!r} and {rule.name!r} always fire together and ask for the same; drop one of them"
+        if rule.once and rule.scope == "user":
+            yield f"rule {rule.name!r}: once with the scope 'user' fires a single time for a user"
         named = dict.fromkeys(kind for step in rule.steps for kind in step.kinds + step.without)
         for kind in named:
             near = [] if kind in KINDS else difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)

@@ -76,6 +76,30 @@ def test_a_kind_that_is_nearly_one_of_ours_is_noted(tmp_path: Path) -> None:
     assert f"note: {doubts[0]}" in rerank("check", path).stderr
 
 
+def test_rules_that_say_the_same_and_rules_that_fire_a_single_time_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    click = {"action": "rerank", "steps": [TriggerStep(kinds=["click"])]}
+    rules = [
+        TriggerRule(name="a", **click),
+        TriggerRule(name="b", **click, priority=3),
+        TriggerRule(name="c", **click, debounce_s=1.0),
+        TriggerRule(name="d", **click, once=True),
+        TriggerRule(name="e", **click, once=True, scope="session"),
+    ]
+    path.write_text(TriggerSpec(name="t", rules=rules).to_toml(), encoding="utf-8")
+    assert json.loads(rerank("check", path, "--json").stdout)["doubts"] == [
+        "rules 'a' and 'b' always fire together and ask for the same; drop one of them",
+        "rule 'd': once with the scope 'user' fires a single time for a user",
+    ]
+
+
+def test_a_spec_without_rules_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text('name = "t"\n', encoding="utf-8")
+    assert json.loads(rerank("check", path, "--json").stdout)["doubts"] == ["there is no rule, nothing ever fires"]
+    assert rerank("check", path).exit_code == 0
+
+
 def test_patterns_and_limits_in_words() -> None:
     steps = [
         TriggerStep(kinds=["click", "like"], min_value=1.5, max_value=2.0),
