@@ -17,8 +17,8 @@ from rerank_sdk.cli.compile import compile_model
 from rerank_sdk.cli.convert import convert
 from rerank_sdk.cli.demo import demo
 from rerank_sdk.cli.doctor import doctor
-from rerank_sdk.cli.features import features
 from rerank_sdk.cli.events import events
+from rerank_sdk.cli.features import features
 from rerank_sdk.cli.inspect import inspect
 from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
