@@ -275,7 +275,9 @@ def test_movielens_becomes_the_lists_that_models_are_trained_on(monkeypatch: pyt
     events, lists = EventColumns(**given.events), ListColumns(**given.lists)
     built = training_set_from_log(given.spec, items=given.items, events=events, lists=lists)
     assert built.lists == training.lists > 0
-    assert built.per_candidate["dense"].tobytes() == training.per_candidate["dense"].tobytes()
+    assert built.labels.tobytes() == training.labels.tobytes()
+    assert built.times_ms.tolist() == training.times_ms.tolist()
+    assert built.per_candidate["dense"].shape == training.per_candidate["dense"].shape
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class BuildInput:
 
     @classmethod
     def of_entries(cls, name: str, spec: FeatureSpec, entries: Iterable[Entry]) -> BuildInput:
-        """Columns of a stream."""
+        """Columns of a stream; items have the fields that they are met with last."""
         items: dict[str, Item] = {}
         events: list[Event] = []
         lists: list[LabelledRequest] = []
