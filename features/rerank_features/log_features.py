@@ -138,7 +138,7 @@ class _Log:
         users: dict[str, int],
     ) -> None:
         self._program = compile_spec(spec)
-        self._state = FlatState(spec, self._program)
+        self._state = FlatState(spec, self._program, active_users=len(users))
         self._spec, self._users = spec, list(users)
         self._state.touch(self._state.rows_of(items))
         self.outputs = _Outputs(spec, self._program, len(lists), len(lists.item))

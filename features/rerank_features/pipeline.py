@@ -258,8 +258,7 @@ class FeaturePipeline:
         >>> FeaturePipeline(FeatureSpec(name="feed")).save("u") is None
         True
         """
-        row = self._state.user_rows.get(user, -1)
-        return save_row(self._state, row) if row >= 0 else None
+        return self._state.saved(user)
 
     def save_everyone(self) -> bytes | None:
         """What features of scope "everyone" have counted, as bytes; None where the spec has none of them."""
@@ -423,7 +422,7 @@ class FeaturePipeline:
         >>> FeaturePipeline(FeatureSpec(name="feed")).knows("u")
         False
         """
-        return user in self._state.user_rows
+        return self._state.knows(user)
 
     def forget(self, user: str) -> None:
         """Remove every trace of a user from the state; the memory is overwritten. Unknown users are no error.

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import InputError
 from rerank_features import compiler as code
-from rerank_features.state import FlatState
+
+if TYPE_CHECKING:
+    from rerank_features.state import FlatState
 
 _MAGIC = b"RRFS"
 _LAYOUT = 1

@@ -20,9 +20,13 @@ from rerank_features.compiler.machine import functions
 from rerank_features.compiler.program import Program
 from rerank_features.events import Item
 from rerank_features.hashing import ITEM_FIELD, signed_hash, words_of
+from rerank_features.snapshot import load_row, save_row
 from rerank_features.spec import FeatureSpec
 
 _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
+
+ACTIVE_USERS = 256
+"""Users whose states lie ready in arrays, in one pipeline."""
 
 _FIRST_USERS = 4
 _FIRST_ITEMS = 128
@@ -38,6 +42,8 @@ class FlatState:
     ----------
     spec, program
         The spec and what it compiles to.
+    active_users
+        So many users have rows, the most recently used; the state of others is kept as compressed bytes.
 
     Examples
     --------
@@ -48,7 +54,8 @@ class FlatState:
     [0, 1, 0]
     """
 
-    def __init__(self, spec: FeatureSpec, program: Program) -> None:
+    def __init__(self, spec: FeatureSpec, program: Program, active_users: int = ACTIVE_USERS) -> None:
+        self._active_users = active_users
         self.spec = spec
         self.program = program
         self.code = functions()
@@ -68,6 +75,7 @@ class FlatState:
         user_count, item_count = 1 + min(_FIRST_USERS, spec.max_users), min(_FIRST_ITEMS, spec.max_items)
         counters = program.counters.shape[0]
         self.user_rows: dict[str, int] = {}  # in the order of use, the least recent first
+        self.parked: dict[str, bytes] = {}  # saved states of users who are not active, the least recent first
         self.user_count = 1 + code.EVERYONE
         self._free_users: list[int] = []
         self.users = _new_users(user_count, code.USER_SEQUENCES + 2 * program.sequences.shape[0])
@@ -112,30 +120,50 @@ class FlatState:
         """Row of a user, the most recently used from now on; a new one may push out the least recently used."""
         row = self.user_rows.pop(user, -1)
         if row < 0:
-            if len(self.user_rows) >= self.spec.max_users:
-                self.forget(next(iter(self.user_rows)))
-            if self._free_users:
-                row = self._free_users.pop()
-            else:
-                row = self.user_count
-                if row == self.users.shape[0]:
-                    self._grow_users()
-                self.user_count += 1
+            parked = self.parked.pop(user, None)
+            if parked is None and len(self.user_rows) + len(self.parked) >= self.spec.max_users:
+                self.forget(next(iter(self.parked or self.user_rows)))
+            row = self._new_row()
+            if parked is not None:
+                load_row(self, row, parked)
         self.user_rows[user] = row
         return row
 
     def known_user_row(self, user: str) -> int:
-        """Row of a user, who becomes the most recently used, or -1 for one without a row."""
-        row = self.user_rows.pop(user, -1)
-        if row >= 0:
-            self.user_rows[user] = row
-        return row
+        """Row of a user, who becomes the most recently used, or -1 for one without a state."""
+        return self.user_row(user) if self.knows(user) else -1
+
+    def knows(self, user: str) -> bool:
+        """Whether there is a state of a user."""
+        return user in self.user_rows or user in self.parked
+
+    def saved(self, user: str) -> bytes | None:
+        """The state of a user as bytes, None for a user without one."""
+        row = self.user_rows.get(user, -1)
+        return save_row(self, row) if row >= 0 else self.parked.get(user)
 
     def forget(self, user: str) -> None:
         """Free and overwrite everything that belongs to a user."""
+        self.parked.pop(user, None)
         row = self.user_rows.pop(user, -1)
-        if row < 0:
-            return
+        if row >= 0:
+            self._free_row(row)
+
+    def _new_row(self) -> int:
+        """A row that is as new: a free one, a further one, or that of the least recently used user."""
+        if len(self.user_rows) >= self._active_users:
+            user, row = next(iter(self.user_rows.items()))
+            self.parked[user] = save_row(self, row)
+            del self.user_rows[user]
+            self._free_row(row)
+        if self._free_users:
+            return self._free_users.pop()
+        if self.user_count == self.users.shape[0]:
+            self._grow_users()
+        self.user_count += 1
+        return self.user_count - 1
+
+    def _free_row(self, row: int) -> None:
         self.code.forget_user(self.address, row)
         self._free_users.append(row)
 

@@ -5,13 +5,16 @@ from collections import OrderedDict
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank_features import Event, FeaturePipeline, FeatureSpec, Item, Request
 from rerank_features import compiler as code
 from rerank_features.hashing import bucket, hash64
+from rerank_features.ready import ready_spec
 from rerank_features.spec import Count, ItemFields, ItemNumeric, SequenceFeature, SequenceId, TimeSince
+from rerank_features.state import FlatState
 
 ITEM_COUNT = 12
 
@@ -291,3 +294,58 @@ def test_a_sequence_keeps_the_newest_whatever_arrives_when() -> None:
     pipeline = fresh([event("u", i, time_ms) for i, time_ms in enumerate((50, 10, 40, 30, 20, 60))])
     ids = pipeline.emit(Request(user="u", time_ms=60, candidates=[])).arrays["q_ids"][:, 0]
     assert ids.tolist() == [bucket("item", f"i{i}", 10**6) for i in (5, 0, 2)]
+
+
+def test_users_beyond_the_active_ones_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlatState.__init__, "__defaults__", (3,))
+    spec = small_spec(max_users=8)
+    pipeline = FeaturePipeline(spec)
+    pipeline.remember(ITEMS)
+    rng = random.Random(4)
+    history: dict[str, list[Event]] = {}
+    for place in range(400):
+        one = event(f"u{rng.randrange(7)}", rng.randrange(ITEM_COUNT), 1000 * place, rng.choice(["click", "view"]))
+        pipeline.update(one)
+        history.setdefault(one.user, []).append(one)
+        if place % 50 == 49:
+            check_tables(pipeline)
+            assert len(pipeline._state.user_rows) == 3
+    plain = {user: fresh(events) for user, events in history.items()}
+    for user in history:
+        assert pipeline.knows(user)
+        assert pipeline.save(user) is not None
+        assert arrays_of(pipeline, user) == arrays_of(plain[user], user)
+    pipeline.forget("u3")
+    assert not pipeline.knows("u3")
+    for name in ("x", "y", "z"):  # one more than there is room for: the least recently used goes
+        pipeline.update(event(name, 1, 0))
+    assert len(pipeline._state.user_rows) + len(pipeline._state.parked) == 8
+
+
+def test_parked_states_are_small() -> None:
+    """At most 64 kB for each of many users, with everything that an active one has."""
+    spec = ready_spec("edgerec")
+    pipeline = FeaturePipeline(spec)
+    rng = random.Random(1)
+    items = [
+        Item(
+            id=f"i{n}",
+            categorical={"category": f"c{n % 40}", "shop": f"s{n % 90}", "brand": f"b{n % 60}"},
+            numeric={"price": float(n)},
+        )
+        for n in range(400)
+    ]
+    pipeline.remember(items)
+    for place in range(600):
+        pipeline.update(
+            Event(
+                user="u",
+                item=f"i{rng.randrange(400)}",
+                kind=rng.choice(["impression", "impression", "impression", "click", "dwell"]),
+                time_ms=10**12 + 7_000 * place,
+                value=rng.random(),
+            )
+        )
+    saved = pipeline.save("u")
+    assert saved is not None
+    assert len(saved) < 64_000
