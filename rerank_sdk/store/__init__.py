@@ -12,7 +12,20 @@
 
 from __future__ import annotations
 
-from rerank_sdk.store.event_store import EventStore, StoreHealth
-from rerank_sdk.store.rows import Example, StoredPatch
+from rerank_sdk.store.consent import Consent, ConsentError
+from rerank_sdk.store.event_store import EventStore
+from rerank_sdk.store.health import StoreHealth
+from rerank_sdk.store.quotas import Pruned, StoreLimits
+from rerank_sdk.store.rows import Example, StoredPatch, StoredState
 
-__all__ = ["EventStore", "Example", "StoreHealth", "StoredPatch"]
+__all__ = [
+    "Consent",
+    "ConsentError",
+    "EventStore",
+    "Example",
+    "Pruned",
+    "StoreHealth",
+    "StoreLimits",
+    "StoredPatch",
+    "StoredState",
+]

@@ -2,74 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Literal
 
-from rerank_engine.errors import EventError, InputError, StoreError
+from rerank_engine.errors import EventError, InputError
 from rerank_features.events import MAX_TIME_MS, Event, Item
 from rerank_sdk.store import schema
+from rerank_sdk.store.consent import ConsentError, ConsentGate
+from rerank_sdk.store.health import StoreHealth
+from rerank_sdk.store.keeping import Keeping
+from rerank_sdk.store.opening import OpenOptions, check_path, open_recorder
+from rerank_sdk.store.personal_rows import PersonalRows
+from rerank_sdk.store.quotas import StoreLimits
 from rerank_sdk.store.reader import Reader
-from rerank_sdk.store.recorder import Recorder
-from rerank_sdk.store.rows import (
-    KEY_BYTES,
-    Example,
-    QueuedEvent,
-    QueuedItem,
-    QueuedPatch,
-    StoredPatch,
-    check_id,
-    check_time,
-)
+from rerank_sdk.store.recorder import Durability, Recorder
+from rerank_sdk.store.rows import KEY_BYTES, Operation, QueuedEvent, QueuedItem, check_id, check_time
 from rerank_sdk.store.view import View
 from rerank_sdk.store.writer import FORKED, BatchWriter
 
-_log = logging.getLogger("rerank_sdk.store")
 
-
-@dataclass(frozen=True)
-class StoreHealth:
-    """How the store is doing.
-
-    Attributes
-    ----------
-    path
-        The store's file.
-    writable
-        Whether the last attempt to write succeeded; opening counts as one.
-    pending
-        Operations that wait to be written.
-    written
-        Events that this store object has written.
-    duplicates
-        Events that were delivered again, and ignored.
-    rejected
-        Events that were accepted but break the rules of the border (made by ``model_construct``); they are
-        dropped.
-    last_error
-        Why the last attempt to write failed; None after a success.
-    schema_version
-        Version of the tables.
-    """
-
-    path: str
-    writable: bool
-    pending: int
-    written: int
-    duplicates: int
-    rejected: int
-    last_error: str | None
-    schema_version: int
-
-
-class EventStore:
+class EventStore(PersonalRows, Keeping):
     """Events, training examples, patches and remembered items of an app, in one SQLite file.
 
     Appending puts a value into a queue; a thread writes batches. Every reading method sees whatever was
@@ -101,14 +58,27 @@ class EventStore:
     """
 
     def __init__(
-        self, path: Path, recorder: Recorder, writer: BatchWriter, *, examples_per_user: int, unwritable: bool
+        self,
+        path: Path,
+        recorder: Recorder,
+        writer: BatchWriter,
+        gate: ConsentGate,
+        options: OpenOptions,
+        *,
+        unwritable: bool,
     ) -> None:
         """Use :meth:`open`."""
         self._path = path
         self._recorder = recorder
         self._writer = writer
-        self._reader = Reader(path)
-        self._view = View(self._reader, writer, examples_per_user)
+        self._gate = gate
+        self._durability = options.durability
+        self._synchronous = options.durability == "fsync"
+        self._strict_consent = options.strict_consent
+        self._limits = options.limits
+        self._pruned = None
+        self._reader = Reader(path, recorder if options.durability == "memory" else None)
+        self._view = View(self._reader, writer, options.examples_per_user)
         self._opened_unwritable = unwritable
         self._close_lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _finish, writer, recorder, self._reader)
@@ -124,6 +94,10 @@ class EventStore:
         read_only_ok: bool = False,
         examples_per_user: int = 2_000,
         items_limit: int = 200_000,
+        durability: Durability = "batched",
+        limits: StoreLimits | None = None,
+        require_consent: bool = False,
+        strict_consent: bool = False,
     ) -> EventStore:
         """Open a store; make the file, its folder and its tables where they are missing.
 
@@ -143,6 +117,24 @@ class EventStore:
             So many training examples of each user are kept, the newest ones.
         items_limit
             So many remembered items are kept, the last ones that were new.
+        durability
+            What an acknowledged event survives.
+
+            - ``"batched"``: what was appended before a :meth:`flush` returned, or more than
+              `flush_interval_ms` and the time of writing one batch ago, survives the end of the process,
+              however it comes. A power cut may lose the transactions since SQLite last synchronised its
+              write-ahead log.
+            - ``"fsync"``: :meth:`append` returns when the event is committed and synchronised: it survives a
+              power cut, as far as the disk tells the truth. Threads that append at the same time share a
+              transaction. Where that fails, :meth:`append` raises; the event stays queued and is tried again.
+            - ``"memory"``: everything is in memory and gone with the store object. No file is read, made or
+              changed.
+        limits
+            How much is kept; applied by :meth:`prune`, which the app calls.
+        require_consent
+            Who has not agreed by :meth:`set_consent` is not recorded.
+        strict_consent
+            Appending an event without consent raises, instead of dropping and counting it.
 
         Raises
         ------
@@ -160,43 +152,28 @@ class EventStore:
         ...         store.health().writable
         True
         """
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("flush_interval_ms", flush_interval_ms, 0),
-            ("examples_per_user", examples_per_user, 1),
-            ("items_limit", items_limit, 1),
-        ):
-            if type(value) is not int or value < least:
-                raise InputError(f"{name}: expected an int of at least {least}, got {value!r}")
-        if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-            raise InputError(f"event store: expected the path of a file, got {path!r}")
-        if not os.fspath(path) or str(path) == ":memory:":
-            raise StoreError(f"event store: expected the path of a file, got {str(path)!r}: give a file")
-        path = Path(path).absolute()
-        recorder = Recorder(path, examples_per_user=examples_per_user, items_limit=items_limit)
-        failure = None
-        try:
-            recorder.connect()
-        except StoreError as error:
-            if not read_only_ok or not schema.is_unwritable(error):
-                raise
-            failure = str(error)
-            version = schema.inspect(path)
-            if 0 < version < schema.SCHEMA_VERSION:
-                raise StoreError(
-                    f"event store {path}: its schema has version {version}, this release reads "
-                    f"{schema.SCHEMA_VERSION}, and the file cannot be written to migrate it: "
-                    "make it writable once"
-                ) from error
-        else:
-            try:
-                recorder.finish_erasures()
-            except StoreError as error:
-                _log.warning("event store: an interrupted erasure is still unfinished: %s", error)
+        options = OpenOptions(
+            batch_size=batch_size,
+            flush_interval_ms=flush_interval_ms,
+            read_only_ok=read_only_ok,
+            examples_per_user=examples_per_user,
+            items_limit=items_limit,
+            durability=durability,
+            limits=StoreLimits() if limits is None else limits,
+            require_consent=require_consent,
+            strict_consent=strict_consent,
+        )
+        options.check()
+        path = check_path(path, durability)
+        gate = ConsentGate(required=require_consent)
+        recorder, failure = open_recorder(path, options, gate)
         writer = BatchWriter(
             recorder.write, batch_size=batch_size, flush_interval_ms=flush_interval_ms, failure=failure
         )
-        return cls(path, recorder, writer, examples_per_user=examples_per_user, unwritable=failure is not None)
+        store = cls(path, recorder, writer, gate, options, unwritable=failure is not None)
+        if failure is not None:
+            gate.replace(store._reader.consents())
+        return store
 
     def append(self, event: Event, key: bytes | None = None, *, item: Item | None = None) -> None:
         """Take an event; it is in the file a moment later. Costs microseconds, never waits for the disk.
@@ -229,6 +206,13 @@ class EventStore:
         ...         store.count("u1")
         1
         """
+        if self._gate.restricts and not self._agreed(event):
+            return
+        if type(event) is Event and key is None and item is None:
+            self._writer.add(event)
+            if self._synchronous:
+                self._writer.flush()
+            return
         if not isinstance(event, Event):
             raise EventError(f"append: expected an Event, got {type(event).__name__}: build it by Event(...)")
         if key is not None and (type(key) is not bytes or len(key) != KEY_BYTES):
@@ -237,6 +221,21 @@ class EventStore:
             self._writer.add(QueuedEvent(event, key))
         else:
             self._writer.add_many((QueuedItem(item.id, item), QueuedEvent(event, key)))
+        if self._synchronous:
+            self._writer.flush()
+
+    def _agreed(self, event: object) -> bool:
+        """Whether the user of an event agreed to be recorded; what is no event is refused later."""
+        user = getattr(event, "user", None)
+        if not isinstance(event, Event) or type(user) is not str or self._gate.of(user).record:
+            return True
+        if self._strict_consent:
+            raise ConsentError(
+                "append: expected an event of a user who agreed to be recorded, got one without consent: "
+                "call set_consent(user, record=True, …), or leave the event out"
+            )
+        self._gate.refuse(1)
+        return False
 
     def append_many(self, events: Iterable[Event]) -> None:
         """Take several events, all or none.
@@ -256,12 +255,18 @@ class EventStore:
         ...         [event.item for event in store.read("u1", start_ms=1)]
         ['i1', 'i2']
         """
-        queued = []
-        for event in events:
+        queued: list[Operation] = list(events)
+        for place, event in enumerate(queued):
+            if type(event) is Event:
+                continue
             if not isinstance(event, Event):
                 raise EventError(f"append_many: expected Events, got {type(event).__name__}: build them by Event(...)")
-            queued.append(QueuedEvent(event, None))
+            queued[place] = QueuedEvent(event, None)
+        if self._gate.restricts:
+            queued = [event for event in queued if self._agreed(getattr(event, "event", event))]
         self._writer.add_many(queued)
+        if self._synchronous:
+            self._writer.flush()
 
     def flush(self) -> None:
         """Return when everything that was appended before is committed.
@@ -280,6 +285,7 @@ class EventStore:
         start_ms: int | None = None,
         end_ms: int | None = None,
         kinds: Iterable[str] | None = None,
+        purpose: Literal["local", "upload"] = "local",
     ) -> Iterator[Event]:
         """Stream events in order of time, equal times in order of arrival.
 
@@ -291,6 +297,8 @@ class EventStore:
             Only events with ``start_ms <= time_ms < end_ms``: milliseconds since 1970, UTC.
         kinds
             Only events of these kinds.
+        purpose
+            ``"upload"`` gives only events of users who agreed that they leave the device.
 
         Yields
         ------
@@ -302,7 +310,7 @@ class EventStore:
         StoreError
             The file cannot be read.
         InputError
-            A bound is no time, or `kinds` is a single text.
+            A bound is no time, `kinds` is a single text, or the purpose is unknown.
 
         Examples
         --------
@@ -319,7 +327,14 @@ class EventStore:
         if isinstance(kinds, str):
             raise InputError(f"kinds: expected several kinds, got the text {kinds!r}: write [{kinds!r}]")
         wanted = None if kinds is None else tuple(dict.fromkeys(kinds))
-        rows = self._view.events(user if user is None else check_id("user", user), start, end, wanted)
+        if purpose not in ("local", "upload"):
+            raise InputError(f'purpose: expected "local" or "upload", got {purpose!r}')
+        user = user if user is None else check_id("user", user)
+        if purpose == "local":
+            return self._while_open(self._view.events(user, start, end, wanted))
+        gate = self._gate
+        gate.replace(self._reader.consents())  # another process may have been told
+        rows = self._view.events(user, start, end, wanted, lambda name: gate.of(name).upload)
         return self._while_open(rows)
 
     def _while_open(self, rows: Iterator[Event]) -> Iterator[Event]:
@@ -346,254 +361,6 @@ class EventStore:
         """
         return self._view.count(user if user is None else check_id("user", user))
 
-    def append_example(self, example: Example) -> None:
-        """Take a training example, like :meth:`append`. One with the same user, request and item is replaced.
-
-        Raises
-        ------
-        StoreError
-            Not accepted: see :meth:`append`.
-        InputError
-            It is no example.
-
-        Examples
-        --------
-        >>> import tempfile, pathlib
-        >>> from rerank_sdk.store import Example
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with EventStore.open(pathlib.Path(folder) / "events.db") as store:
-        ...         store.append_example(Example("u1", "r1", "i7", 0, 1.0, [0.5], "sha256:ab"))
-        ...         [example.label for example in store.load_examples("u1")]
-        [1.0]
-        """
-        self.save_examples((example,))
-
-    def save_examples(self, examples: Iterable[Example]) -> None:
-        """Take several training examples, all or none; see :meth:`append_example`.
-
-        Raises
-        ------
-        StoreError, InputError
-            See :meth:`append_example`.
-        """
-        queued = list(examples)
-        for example in queued:
-            if not isinstance(example, Example):
-                raise InputError(f"examples: expected Example, got {type(example).__name__}: build Example(...)")
-        self._writer.add_many(queued)
-
-    def load_examples(self, user: str, *, base_model: str | None = None) -> list[Example]:
-        """The user's training examples, by time.
-
-        Parameters
-        ----------
-        user
-            Whose.
-        base_model
-            Only examples whose features belong to this model.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-        """
-        examples = self._view.examples(check_id("user", user))
-        return [example for example in examples if base_model is None or example.base_model == base_model]
-
-    def save_patch(self, user: str, patch: bytes, *, version: int, base_model: str, created_ms: int) -> None:
-        """Keep a patch; returns when it is committed. The three newest versions of a user are kept.
-
-        Parameters
-        ----------
-        user
-            Whose.
-        patch
-            The bytes.
-        version
-            Larger than that of any kept patch; the newest version itself may be saved again and is replaced.
-        base_model
-            Content hash of the model that the patch belongs to.
-        created_ms
-            When it was trained: milliseconds since 1970, UTC.
-
-        Raises
-        ------
-        StoreError
-            An older version than the newest was given; or it cannot be committed: then it stays queued,
-            :meth:`load_patch` sees it already, and it is written as soon as the file can be.
-        InputError
-            An argument has the wrong type or range.
-
-        Examples
-        --------
-        >>> import tempfile, pathlib
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with EventStore.open(pathlib.Path(folder) / "events.db") as store:
-        ...         store.save_patch("u1", b"delta", version=1, base_model="sha256:ab", created_ms=0)
-        ...         store.load_patch("u1")
-        StoredPatch(patch=b'delta', version=1, base_model='sha256:ab', created_ms=0)
-        """
-        check_id("user", user)
-        check_id("base_model", base_model)
-        check_time(created_ms, "created_ms")
-        if not isinstance(patch, bytes):
-            raise InputError(f"patch: expected bytes, got {type(patch).__name__}")
-        if type(version) is not int or not 0 <= version < 1 << 63:
-            raise InputError(f"version: expected an int from 0 on, got {version!r}")
-        kept = self.load_patch(user)
-        if kept is not None and version < kept.version:
-            raise StoreError(
-                f"patch version {version} is older than version {kept.version}, which is kept: "
-                "save it under a larger number"
-            )
-        self._writer.add(QueuedPatch(user, patch, version, base_model, created_ms))
-        self._writer.flush()
-
-    def load_patch(self, user: str, *, version: int | None = None) -> StoredPatch | None:
-        """The user's newest patch, or the one of a version; None where there is none.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-        """
-        kept = self._view.patches(check_id("user", user))
-        if version is not None:
-            kept = [patch for patch in kept if patch.version == version]
-        return kept[-1] if kept else None
-
-    def patch_versions(self, user: str) -> list[int]:
-        """Versions of the user's patches that are kept, ascending.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-        """
-        return [patch.version for patch in self._view.patches(check_id("user", user))]
-
-    def save_items(self, rows: Iterable[Item | tuple[str, bytes]]) -> None:
-        """Remember items, so that their fields survive a restart; written like events; a newer text replaces.
-
-        Parameters
-        ----------
-        rows
-            Items, which the writer turns into JSON text later, or pairs of an id and the JSON text as bytes.
-
-        Raises
-        ------
-        StoreError
-            Not accepted: see :meth:`append`.
-        InputError
-            A row has the wrong type.
-        """
-        queued = []
-        for row in rows:
-            if isinstance(row, Item):
-                queued.append(QueuedItem(row.id, row))
-                continue
-            item, fields = row
-            check_id("item", item)
-            if not isinstance(fields, bytes):
-                raise InputError(f"fields: expected the JSON text of the item as bytes, got {type(fields).__name__}")
-            queued.append(QueuedItem(item, fields))
-        self._writer.add_many(queued)
-
-    def load_items(self) -> dict[str, bytes]:
-        """Remembered items: id to the JSON text of the item.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-
-        Examples
-        --------
-        >>> import tempfile, pathlib
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with EventStore.open(pathlib.Path(folder) / "events.db") as store:
-        ...         store.save_items([("i7", b'{"id":"i7"}')])
-        ...         store.load_items()
-        {'i7': b'{"id":"i7"}'}
-        """
-        return self._view.items()
-
-    def forget(self, user: str) -> int:
-        """Erase a user for good: events, patches, examples and requests, in the file and in the queue.
-
-        The rows are deleted, the file is rewritten, and the write-ahead log is emptied, so that no old copy
-        stays in any of the store's files; this takes about as long as copying the file. When the last user
-        goes, the remembered items go too. What another process has queued is not known here: forget there as
-        well.
-
-        Parameters
-        ----------
-        user
-            Who.
-
-        Returns
-        -------
-        int
-            How many events, patches and examples were erased, the queued ones included.
-
-        Raises
-        ------
-        StoreError
-            The file could not be rewritten. Calling again, or the next opening, finishes the work.
-        """
-        check_id("user", user)
-        with self._writer.paused():
-            queued = self._writer.discard(lambda operation: operation.user == user)
-            erased = self._recorder.erase(user)
-            somebody = any(operation.user is not None for operation in self._writer.waiting())
-            if not somebody and not self._recorder.has_users():
-                # The items in the file went with the last user; so do those on their way to it.
-                self._writer.discard(lambda operation: isinstance(operation, QueuedItem))
-            return queued + erased
-
-    def export(self, user: str) -> dict[str, Any]:
-        """Everything that is held about a user, as values that JSON knows.
-
-        Returns
-        -------
-        dict
-            ``user``; ``events`` as fields of :class:`~rerank_features.Event`; ``examples``; ``patches`` with
-            their bytes in base64.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-
-        Examples
-        --------
-        >>> import tempfile, pathlib
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with EventStore.open(pathlib.Path(folder) / "events.db") as store:
-        ...         store.append(Event(user="u1", item="i7", kind="click", time_ms=0))
-        ...         sorted(store.export("u1"))
-        ['events', 'examples', 'patches', 'user']
-        """
-        return {
-            "user": user,
-            "events": [event.model_dump() for event in self.read(user)],
-            "examples": [
-                {
-                    "request": example.request,
-                    "item": example.item,
-                    "time_ms": example.time_ms,
-                    "label": example.label,
-                    "features": example.features.tolist(),
-                    "base_model": example.base_model,
-                }
-                for example in self.load_examples(user)
-            ],
-            "patches": [
-                {**patch._asdict(), "patch": base64.b64encode(patch.patch).decode()}
-                for patch in self._view.patches(check_id("user", user))
-            ],
-        }
-
     def health(self) -> StoreHealth:
         """How the store is doing; costs microseconds and reads no file."""
         state = self._writer.state()
@@ -606,6 +373,11 @@ class EventStore:
             rejected=state.rejected,
             last_error=state.last_error,
             schema_version=schema.SCHEMA_VERSION,
+            damaged=self._reader.damaged_rows,
+            durability=self._durability,
+            without_consent=self._gate.refused,
+            over_rows=self._pruned.over_rows if self._pruned else 0,
+            over_bytes=self._pruned.over_bytes if self._pruned else 0,
         )
 
     def close(self) -> None:

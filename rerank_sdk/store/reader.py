@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rerank_engine.errors import StoreError
 from rerank_features.events import Event
 from rerank_sdk.store import schema
-from rerank_sdk.store.rows import Example, StoredPatch, event_from_row, example_from_row
+from rerank_sdk.store.consent import READ_CONSENTS, Consent, consents_of_rows
+from rerank_sdk.store.recorder import Recorder
+from rerank_sdk.store.rows import (
+    Example,
+    StoredPatch,
+    StoredState,
+    checksum_of_row,
+    event_from_row,
+    example_from_row,
+    state_checksum,
+)
 
 # LEFT JOIN pins the order of the loops: events by their index, names by their ids.
 _EVENTS = """
-    SELECT e.id, e.key, e.item, k.kind, e.time_ms, e.position, r.request, e.value, e.attributes, e.event_id
+    SELECT e.id, e.key, e.item, k.kind, e.time_ms, e.position, r.request, e.value, e.attributes, e.event_id, e.checksum
     FROM events e LEFT JOIN kinds k ON k.id = e.kind_id LEFT JOIN requests r ON r.id = e.request_id
     WHERE e.user_id = (SELECT id FROM users WHERE user = ?)
       AND (e.time_ms, e.id) > (?, ?) AND e.time_ms < ? {kinds}
@@ -27,6 +39,31 @@ _PATCHES = """
     SELECT patch, version, base_model, created_ms FROM patches
     WHERE user_id = (SELECT id FROM users WHERE user = ?) ORDER BY version"""
 _COUNT_OF_USER = "SELECT count(*) FROM events WHERE user_id = (SELECT id FROM users WHERE user = ?)"
+
+
+_HAS_EVENT = "SELECT 1 FROM events WHERE user_id = (SELECT id FROM users WHERE user = ?) AND time_ms = ? AND key = ?"
+_OF_USER = "e.user_id = (SELECT id FROM users WHERE user = ?)"
+_AFTER = """
+    SELECT e.id, e.key, e.item, k.kind, e.time_ms, e.position, r.request, e.value, e.attributes, e.event_id, e.checksum
+    FROM events e LEFT JOIN kinds k ON k.id = e.kind_id LEFT JOIN requests r ON r.id = e.request_id
+    WHERE """
+_TAIL = _AFTER + f"+{_OF_USER} AND e.id > ? ORDER BY e.id LIMIT ?"
+_BY_USER = (
+    _AFTER
+    + "e.id IN (SELECT id FROM events e INDEXED BY idx_events_user_id_time_ms_key "
+    + f"WHERE {_OF_USER} AND +e.id > ? ORDER BY id LIMIT ?) ORDER BY e.id"
+)
+_LAST_ROW = f"SELECT max(+e.id) FROM events e WHERE {_OF_USER}"
+_SHORT_TAIL_ROWS = 10_000
+_STATE = """
+    SELECT state, last_row, checksum FROM feature_states
+    WHERE user_id = (SELECT id FROM users WHERE user = ?) AND spec_hash = ?"""
+_SPECS_OF_USER = """
+    SELECT spec_hash FROM feature_states WHERE user_id = (SELECT id FROM users WHERE user = ?) ORDER BY spec_hash"""
+_DECODING = "Could not decode to UTF-8"
+_COUNTED_DAMAGED = 100_000
+
+_log = logging.getLogger("rerank_sdk.store")
 
 
 class StoredEvent(NamedTuple):
@@ -45,13 +82,17 @@ class Reader:
     ----------
     path
         The store's file. While it does not exist, the store is empty.
+    memory
+        The recorder whose connection is read, where the store has no file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, memory: Recorder | None = None) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._memory = memory
+        self._lock: AbstractContextManager[bool] = threading.Lock() if memory is None else memory.lock
         self._connection: sqlite3.Connection | None = None
         self._refusal: str | None = None
+        self._damaged: set[int] = set()
 
     def events(
         self, user: str, start_ms: int, end_ms: int, kinds: tuple[str, ...] | None, page: int
@@ -64,14 +105,40 @@ class Reader:
         while True:
             rows = self._rows(sql, (user, last_ms, last_id, end_ms, *(kinds or ()), page))
             for row in rows:
-                yield StoredEvent(row[4], row[0], row[1], event_from_row(user, row[2:]))
+                event = self._checked(user, row)
+                if event is not None:
+                    yield StoredEvent(row[4], row[0], row[1], event)
             if len(rows) < page:
                 return
             last_ms, last_id = rows[-1][4], rows[-1][0]
 
-    def has_event(self, key: bytes) -> bool:
-        """Whether an event with this key is in the file."""
-        return bool(self._rows("SELECT 1 FROM events WHERE key = ?", (key,)))
+    def _checked(self, user: str, row: tuple[Any, ...]) -> Event | None:
+        """The event of a row; None where the row does not agree with its checksum."""
+        number, key, *content, checksum = row
+        if checksum_of_row((key, user, *content)) == checksum:
+            try:
+                return event_from_row(user, tuple(content))
+            except StoreError:  # its checksum is right, but it was made by something else
+                pass
+        if number not in self._damaged:
+            if not self._damaged:
+                _log.warning("event store %s: a damaged row is left out; verify() counts all of them", self._path)
+            if len(self._damaged) < _COUNTED_DAMAGED:
+                self._damaged.add(number)
+        return None
+
+    @property
+    def damaged_rows(self) -> int:
+        """Rows that were met so far and do not agree with their checksums."""
+        return len(self._damaged)
+
+    def has_event(self, event: Event, key: bytes) -> bool:
+        """Whether this event is in the file."""
+        return bool(
+            self._rows("SELECT 1 FROM events WHERE key = ? AND event_id IS NOT NULL", (key,))
+            if event.id is not None
+            else self._rows(_HAS_EVENT, (event.user, event.time_ms, key))
+        )
 
     def users(self) -> list[str]:
         """Everybody of whom something is in the file."""
@@ -94,6 +161,51 @@ class Reader:
         """Remembered items, the longest known first."""
         return self._rows("SELECT item, fields FROM remembered_items ORDER BY id", ())
 
+    def last_row(self, user: str) -> int:
+        """Number of the user's last row, 0 where there is none."""
+        rows = self._rows(_LAST_ROW, (user,))
+        return int(rows[0][0] or 0) if rows else 0
+
+    def events_after(self, user: str, row: int, page: int) -> Iterator[tuple[int, bytes, Event]]:
+        """Events of one user behind `row`, in order of arrival, with number and key."""
+        newest = self._rows("SELECT max(id) FROM events", ())
+        # A short tail of the file is read whole; a long one would be read in vain for most users.
+        sql = _TAIL if newest and (newest[0][0] or 0) - row <= _SHORT_TAIL_ROWS else _BY_USER
+        while True:
+            rows = self._rows(sql, (user, row, page))
+            for found in rows:
+                event = self._checked(user, found)
+                if event is not None:
+                    yield found[0], found[1], event
+            if len(rows) < page:
+                return
+            row = rows[-1][0]
+
+    def state(self, user: str, spec_hash: str) -> StoredState | None:
+        """The user's state for a spec; None where it is damaged."""
+        for state, last_row, checksum in self._rows(_STATE, (user, spec_hash)):
+            if (
+                type(state) is bytes
+                and type(last_row) is int
+                and state_checksum(spec_hash, last_row, state) == checksum
+            ):
+                return StoredState(state, last_row)
+            _log.warning("event store %s: a damaged feature state is left out", self._path)
+        return None
+
+    def states(self, user: str) -> list[tuple[str, StoredState]]:
+        """All sound states of a user, by spec hash."""
+        found = []
+        for (spec_hash,) in self._rows(_SPECS_OF_USER, (user,)):
+            state = self.state(user, spec_hash)
+            if state is not None:
+                found.append((spec_hash, state))
+        return found
+
+    def consents(self) -> list[tuple[str | None, Consent]]:
+        """Stored answers; None stands for everyone."""
+        return consents_of_rows(self._rows(READ_CONSENTS, ()))
+
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""
         self.refuse("the event store is closed: open it again")
@@ -115,6 +227,8 @@ class Reader:
         with self._lock:
             if self._refusal is not None:
                 raise StoreError(self._refusal)
+            if self._memory is not None:
+                return self._memory.connect().execute(sql, parameters).fetchall()
             if self._connection is None:
                 if not self._path.exists() or not self._path.stat().st_size:
                     return []
@@ -122,4 +236,20 @@ class Reader:
             try:
                 return self._connection.execute(sql, parameters).fetchall()
             except sqlite3.Error as error:
+                if _DECODING in str(error):
+                    return self._damaged_text(self._connection, sql, parameters)
                 raise schema.store_error(self._path, "read", error) from error
+
+    def _damaged_text(self, connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
+        """Read rows of which one holds text that is no UTF-8; the checksum tells which."""
+        connection.text_factory = _decode_anything
+        try:
+            return connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise schema.store_error(self._path, "read", error) from error
+        finally:
+            connection.text_factory = str
+
+
+def _decode_anything(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from rerank_engine.errors import StoreError
+from rerank_features.events import Event
 from rerank_sdk.store import schema
+from rerank_sdk.store.consent import EVERYONE_ID, Consent, ConsentGate, read_consents
 from rerank_sdk.store.rows import (
     EventValues,
     Example,
@@ -18,22 +21,37 @@ from rerank_sdk.store.rows import (
     QueuedEvent,
     QueuedItem,
     QueuedPatch,
+    QueuedState,
     event_values,
     example_bytes,
 )
 
 _log = logging.getLogger("rerank_sdk.store")
 
+Durability = Literal["memory", "batched", "fsync"]
+"""What an acknowledged event survives; see :meth:`rerank_sdk.store.EventStore.open`."""
+
 PATCHES_PER_USER = 3
 """So many versions of a user's patch are kept: the one in use, and two to fall back to."""
+
+SPECS_KEPT = 2
+"""Feature states of so many specs are kept: the one in use, and the one before it."""
 
 _CACHED_NAMES = 10_000
 # These leave the connection as good as it was; after any other failure it is opened anew.
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 
 _INSERT_EVENT = """
-    INSERT INTO events (key, user_id, item, kind_id, time_ms, position, request_id, value, attributes,
-    event_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"""
+    INSERT INTO events (id, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes,
+    event_id, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+# Row numbers never come back, also after the rows are gone: saved states name the last row they hold.
+_LAST_ROW = """
+    SELECT max(coalesce((SELECT max(id) FROM events), 0),
+               coalesce((SELECT value FROM facts WHERE name = 'last_row'), 0))
+"""
+_REPLACE_STATE = """
+    INSERT OR REPLACE INTO feature_states (user_id, spec_hash, last_row, state, checksum) VALUES (?, ?, ?, ?, ?)"""
+_OLD_SPECS = "SELECT spec_hash FROM spec_hashes ORDER BY id DESC LIMIT -1 OFFSET ?"
 _REPLACE_EXAMPLE = """
     INSERT OR REPLACE INTO examples (user_id, request, item, time_ms, label, features, base_model)
     VALUES (?, ?, ?, ?, ?, ?, ?)"""
@@ -75,10 +93,26 @@ class Recorder:
         So many training examples of each user are kept, the newest ones.
     items_limit
         So many remembered items are kept, the last ones that were new.
+    durability
+        ``memory`` makes no file; ``fsync`` synchronises every transaction.
+    gate
+        Learns what other processes answered about consent.
     """
 
-    def __init__(self, path: Path, *, examples_per_user: int, items_limit: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        examples_per_user: int,
+        items_limit: int,
+        durability: Durability = "batched",
+        gate: ConsentGate | None = None,
+    ) -> None:
         self._path = path
+        self._durability = durability
+        self._gate = gate
+        self.lock = threading.RLock()
+        """Held during each transaction. In memory, where there is one connection, readers hold it too."""
         self._examples_per_user = examples_per_user
         self._items_limit = items_limit
         self._connection: sqlite3.Connection | None = None
@@ -96,8 +130,14 @@ class Recorder:
             The file cannot be opened for writing.
         """
         if self._connection is None:
-            self._connection = schema.connect_writer(self._path)
-            self._forget_names()
+            if self._durability == "memory":
+                self._connection = schema.connect_memory()
+            else:
+                self._connection = schema.connect_writer(self._path)
+                if self._durability == "fsync":
+                    self._connection.execute("PRAGMA synchronous = FULL")
+            self.forget_names()
+            self._data_version = -1
         return self._connection
 
     def write(self, operations: Sequence[Operation]) -> Outcome:
@@ -114,13 +154,14 @@ class Recorder:
         events: list[EventValues] = []
         rejected = 0
         for operation in operations:
-            if type(operation) is QueuedEvent:
+            if isinstance(operation, Event | QueuedEvent):
                 try:
                     events.append(event_values(operation))
                 except (TypeError, ValueError, AttributeError, RecursionError):
                     rejected += 1
         examples = [operation for operation in operations if type(operation) is Example]
         patches = [operation for operation in operations if type(operation) is QueuedPatch]
+        states = [operation for operation in operations if type(operation) is QueuedState]
         items = [operation.row() for operation in operations if type(operation) is QueuedItem]
 
         def work(connection: sqlite3.Connection) -> int:
@@ -129,12 +170,14 @@ class Recorder:
                 self._write_examples(connection, examples)
             if patches:
                 self._write_patches(connection, patches)
+            if states:
+                self._write_states(connection, states)
             if items:
                 connection.executemany(_REMEMBER_ITEM, items)
                 connection.execute(_TRIM_ITEMS, (self._items_limit,))
             return written
 
-        written = self._transact(f"write {len(operations)} rows", work)
+        written = self.transact(f"write {len(operations)} rows", work)
         if rejected:
             _log.warning("event store: %d events were rejected: their fields break the rules of Event", rejected)
         return Outcome(written, len(events) - written, rejected)
@@ -165,9 +208,11 @@ class Recorder:
             if found is None:
                 return 0
             erased = 0
+            self.keep_last_row(connection)
             for table in ("events", "patches", "examples"):
                 erased += connection.execute(f"DELETE FROM {table} WHERE user_id = ?", found).rowcount
-            connection.execute("DELETE FROM requests WHERE user_id = ?", found)
+            for table in ("requests", "feature_states", "consents"):
+                connection.execute(f"DELETE FROM {table} WHERE user_id = ?", found)
             connection.execute("DELETE FROM users WHERE id = ?", found)
             if connection.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:
                 # Remembered items belong to nobody, but on a phone with one user they tell what was offered.
@@ -175,10 +220,15 @@ class Recorder:
             connection.execute("INSERT OR IGNORE INTO erasures (id) VALUES (1)")
             return erased
 
-        erased = self._transact("erase a user", work)
-        self._forget_names()
+        erased = self.transact("erase a user", work)
+        self.forget_names()
         self.finish_erasures()
         return erased
+
+    def keep_last_row(self, connection: sqlite3.Connection) -> None:
+        """Before rows are erased: their numbers never come back."""
+        last = connection.execute(_LAST_ROW).fetchone()
+        connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('last_row', ?)", last)
 
     def has_users(self) -> bool:
         """Whether the file holds anything of anybody."""
@@ -194,6 +244,10 @@ class Recorder:
         StoreError
             The file could not be rewritten; the mark stays.
         """
+        with self.lock:
+            self._finish_erasures()
+
+    def _finish_erasures(self) -> None:
         connection = self.connect()
         try:
             if connection.execute("SELECT 1 FROM erasures LIMIT 1").fetchone() is None:
@@ -220,6 +274,17 @@ class Recorder:
             self._connection.close()
             self._connection = None
 
+    def transact(self, doing: str, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Do `work` in one transaction, all of it or nothing.
+
+        Raises
+        ------
+        StoreError
+            Nothing was changed.
+        """
+        with self.lock:
+            return self._transact(doing, work)
+
     def _transact(self, doing: str, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
         connection = self.connect()
         try:
@@ -227,43 +292,96 @@ class Recorder:
             # Another process may have erased a user, and with it a row that is cached here.
             data_version = connection.execute("PRAGMA data_version").fetchone()[0]
             if data_version != self._data_version:
-                self._forget_names()
+                self.forget_names()
                 self._data_version = data_version
+                if self._gate is not None:
+                    self._gate.replace(read_consents(connection))
             result = work(connection)
             connection.execute("COMMIT")
         except BaseException as error:
-            self._forget_names()  # ids given out in this transaction are void
+            self.forget_names()  # ids given out in this transaction are void
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             if not isinstance(error, sqlite3.Error):
                 raise
-            if schema.error_code(error) not in _PASSING:
+            # A database in memory would be lost with its connection.
+            if schema.error_code(error) not in _PASSING and self._durability != "memory":
                 self._connection = None
                 with suppress(sqlite3.Error):
                     connection.close()
             raise schema.store_error(self._path, doing, error) from error
         return result
 
+    def consents(self) -> list[tuple[str | None, Consent]]:
+        """Open the file and return what users have agreed to.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be opened for writing.
+        """
+        connection = self.connect()
+        try:
+            return read_consents(connection)
+        except sqlite3.Error as error:
+            raise schema.store_error(self._path, "read consents", error) from error
+
+    def set_consent(self, user: str | None, consent: Consent) -> None:
+        """Store an answer.
+
+        Raises
+        ------
+        StoreError
+            It is not stored.
+        """
+
+        def work(connection: sqlite3.Connection) -> None:
+            user_id = EVERYONE_ID if user is None else self._user_id(connection, user)
+            connection.execute(
+                "INSERT OR REPLACE INTO consents (user_id, record, upload) VALUES (?, ?, ?)",
+                (user_id, int(consent.record), int(consent.upload)),
+            )
+
+        self.transact("store a consent", work)
+
+    def give_back_pages(self) -> None:
+        """Give free pages back to the disk and empty the write-ahead log, as far as nobody reads it."""
+        with self.lock:
+            connection = self.connect()
+            try:
+                # `execute` would free one page only: the pragma works one page a step
+                connection.executescript("PRAGMA incremental_vacuum")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.Error as error:
+                raise schema.store_error(self._path, "give free pages back", error) from error
+
     def _write_events(self, connection: sqlite3.Connection, events: Iterable[EventValues]) -> int:
+        users, kinds, requests = self._users, self._kinds, self._requests
+        row = int(connection.execute(_LAST_ROW).fetchone()[0])
         rows = []
-        for event in events:
-            user_id = self._user_id(connection, event.user)
+        for key, user, item, kind, time_ms, position, request, value, attributes, event_id, checksum in events:
+            row += 1
+            user_id = users.get(user) or self._user_id(connection, user)
+            request_id = None
+            if request is not None:
+                request_id = requests.get((user_id, request)) or self._request_id(connection, user_id, request)
+            kind_id = kinds.get(kind) or self._kind_id(connection, kind)
             rows.append(
-                (
-                    event.key,
-                    user_id,
-                    event.item,
-                    self._kind_id(connection, event.kind),
-                    event.time_ms,
-                    event.position,
-                    None if event.request is None else self._request_id(connection, user_id, event.request),
-                    event.value,
-                    event.attributes,
-                    event.event_id,
-                )
+                (row, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes, event_id, checksum)
             )
         return connection.executemany(_INSERT_EVENT, rows).rowcount
+
+    def _write_states(self, connection: sqlite3.Connection, states: Iterable[QueuedState]) -> None:
+        for state in states:
+            user_id = self._user_id(connection, state.user)
+            connection.execute(
+                _REPLACE_STATE, (user_id, state.spec_hash, state.last_row, state.state, state.checksum())
+            )
+            connection.execute("INSERT OR IGNORE INTO spec_hashes (spec_hash) VALUES (?)", (state.spec_hash,))
+        old = connection.execute(_OLD_SPECS, (SPECS_KEPT,)).fetchall()
+        for table in ("feature_states", "spec_hashes"):
+            connection.executemany(f"DELETE FROM {table} WHERE spec_hash = ?", old)
 
     def _write_examples(self, connection: sqlite3.Connection, examples: Iterable[Example]) -> None:
         users = set()
@@ -313,7 +431,8 @@ class Recorder:
             _bounded(self._requests)[user_id, request] = found
         return found
 
-    def _forget_names(self) -> None:
+    def forget_names(self) -> None:
+        """The ids of names may have changed."""
         self._users.clear()
         self._kinds.clear()
         self._requests.clear()

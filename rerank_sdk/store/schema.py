@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank_engine.errors import StoreError
+from rerank_sdk.store.rows import checksum_of_row
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -32,6 +33,9 @@ BUSY_TIMEOUT_MS = 5_000
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
+# At 4 kB a page. Fewer checkpoints write the inner pages of the indices less often.
+_CHECKPOINT_PAGES = 4_000
+_MIGRATED_ROWS = 4_096
 
 
 def _m0001_events(db: Database) -> None:
@@ -97,7 +101,38 @@ def _m0003_remembered_items(db: Database) -> None:
     db["erasures"].create({"id": int}, pk="id")
 
 
-_STEPS = (_m0001_events, _m0002_personal, _m0003_remembered_items)
+def _m0004_checked(db: Database) -> None:
+    """Checksums of events; one index that finds and recognises them; saved feature states, consents, facts.
+
+    An event without an id agrees in user and time with every other delivery of itself, so the index by user and
+    time recognises it too. Only events with an id need an index of their own: half the work of writing.
+    """
+    db.execute("ALTER TABLE events ADD COLUMN checksum INTEGER")
+    cursor = db.execute(
+        """SELECT e.key, u.user, e.item, k.kind, e.time_ms, e.position, r.request, e.value, e.attributes, e.event_id,
+        e.id FROM events e LEFT JOIN users u ON u.id = e.user_id LEFT JOIN kinds k ON k.id = e.kind_id
+        LEFT JOIN requests r ON r.id = e.request_id ORDER BY e.id"""
+    )
+    while rows := cursor.fetchmany(_MIGRATED_ROWS):
+        db.conn.executemany(
+            "UPDATE events SET checksum = ? WHERE id = ?", [(checksum_of_row(row[:-1]), row[-1]) for row in rows]
+        )
+    db.execute("DROP INDEX idx_events_key")
+    db.execute("DROP INDEX idx_events_user_id_time_ms")
+    db["events"].create_index(["user_id", "time_ms", "key"], unique=True)
+    db.execute("CREATE UNIQUE INDEX idx_events_event_id ON events (key) WHERE event_id IS NOT NULL")
+    db["feature_states"].create(
+        {"user_id": int, "spec_hash": str, "last_row": int, "state": bytes, "checksum": int},
+        pk=("user_id", "spec_hash"),
+        not_null={"last_row", "state", "checksum"},
+    )
+    db["spec_hashes"].create({"id": int, "spec_hash": str}, pk="id", not_null={"spec_hash"})
+    db["spec_hashes"].create_index(["spec_hash"], unique=True)
+    db["consents"].create({"user_id": int, "record": int, "upload": int}, pk="user_id", not_null={"record", "upload"})
+    db["facts"].create({"name": str, "value": int}, pk="name", not_null={"value"})
+
+
+_STEPS = (_m0001_events, _m0002_personal, _m0003_remembered_items, _m0004_checked)
 
 SCHEMA_VERSION = len(_STEPS)
 """Version of the tables that this code reads and writes; stored as ``PRAGMA user_version``."""
@@ -258,6 +293,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         mode = _enable_wal(database)
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
         connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         # The lock comes before the question, so that of several processes one migrates and the others find
         # it done.
         connection.execute("BEGIN IMMEDIATE")
@@ -273,6 +309,19 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         connection.close()
         raise store_error(path, "open it for writing", error) from error
+    return connection
+
+
+def connect_memory() -> sqlite3.Connection:
+    """Make a store in memory; it is gone with its connection."""
+    from sqlite_utils import Database
+
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("BEGIN IMMEDIATE")
+    _migrations().apply(Database(connection, execute_plugins=False))
+    connection.execute("COMMIT")
     return connection
 
 

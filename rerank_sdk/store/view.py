@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
 from rerank_features.events import Event
@@ -15,8 +15,11 @@ from rerank_sdk.store.rows import (
     QueuedEvent,
     QueuedItem,
     QueuedPatch,
+    QueuedState,
     StoredPatch,
+    StoredState,
     event_values,
+    owner,
 )
 from rerank_sdk.store.writer import BatchWriter
 
@@ -24,6 +27,9 @@ _PAGE_ROWS = 1_024
 _ROWS_IN_MEMORY = 65_536
 # Among equal times, what waits comes after what is in the file.
 _AFTER_STORED = 1 << 62
+UNSTORED = 1 << 62
+"""Events that are not in the file yet have numbers from here on: no state may name them."""
+
 _place = itemgetter(0, 1)
 
 
@@ -49,10 +55,17 @@ class View:
         self._writer = writer
         self._examples_per_user = examples_per_user
 
-    def events(self, user: str | None, start_ms: int, end_ms: int, kinds: tuple[str, ...] | None) -> Iterator[Event]:
-        """Events with ``start_ms <= time_ms < end_ms``, by time, then by arrival."""
-        queued = self._queued_events(user)
-        users = [user] if user is not None else self._reader.users()
+    def events(
+        self,
+        user: str | None,
+        start_ms: int,
+        end_ms: int,
+        kinds: tuple[str, ...] | None,
+        allowed: Callable[[str], bool] = lambda _user: True,
+    ) -> Iterator[Event]:
+        """Events of allowed users with ``start_ms <= time_ms < end_ms``, by time, then by arrival."""
+        queued = {key: event for key, event in self._queued_events(user).items() if allowed(event.user)}
+        users = [name for name in ([user] if user is not None else self._reader.users()) if allowed(name)]
         page = max(1, min(_PAGE_ROWS, _ROWS_IN_MEMORY // max(1, len(users))))
         streams: list[Iterable[StoredEvent]] = [
             self._reader.events(name, start_ms, end_ms, kinds, page) for name in users
@@ -70,12 +83,12 @@ class View:
 
     def users(self) -> list[str]:
         """Everybody of whom something is held, sorted."""
-        queued = {operation.user for operation in self._rest() if operation.user is not None}
+        queued = {user for user in map(owner, self._rest()) if user is not None}
         return sorted(queued.union(self._reader.users()))
 
     def count(self, user: str | None) -> int:
         """How many events are held."""
-        if any(isinstance(operation, QueuedEvent) for operation in self._rest()):
+        if any(isinstance(operation, Event | QueuedEvent) for operation in self._rest()):
             return sum(1 for _ in self.events(user, 0, 1 << 62, None))
         return self._reader.count(user)
 
@@ -100,6 +113,31 @@ class View:
                 )
         return [found[version] for version in sorted(found)][-PATCHES_PER_USER:]
 
+    def events_after(self, user: str, row: int) -> Iterator[tuple[int, Event]]:
+        """Events behind a row in order of arrival; what is not in the file yet has numbers from :data:`UNSTORED`."""
+        queued = self._queued_events(user)
+        for number, key, event in self._reader.events_after(user, row, _PAGE_ROWS):
+            if key not in queued:
+                yield number, event
+        for number, event in enumerate(queued.values(), start=UNSTORED):
+            yield number, event
+
+    def last_row(self, user: str) -> int:
+        """Number of the user's last row in the file."""
+        self._rest()
+        return self._reader.last_row(user)
+
+    def states(self, user: str) -> dict[str, StoredState]:
+        """Saved states of one user, by spec hash."""
+        rest = self._rest()
+        found = dict(self._reader.states(user))
+        found.update(
+            (operation.spec_hash, StoredState(operation.state, operation.last_row))
+            for operation in rest
+            if isinstance(operation, QueuedState) and operation.user == user
+        )
+        return found
+
     def items(self) -> dict[str, bytes]:
         """Remembered items."""
         rest = self._rest()
@@ -114,13 +152,13 @@ class View:
         """Events that wait, by key, without those that are in the file already."""
         found: dict[bytes, Event] = {}
         for operation in self._rest():
-            if isinstance(operation, QueuedEvent) and (user is None or operation.user == user):
+            if isinstance(operation, Event | QueuedEvent) and (user is None or owner(operation) == user):
                 try:
-                    key = event_values(operation).key
+                    key = event_values(operation)[0]
                 except (TypeError, ValueError, AttributeError, RecursionError):
                     continue  # the file will reject it too
-                found.setdefault(key, operation.event)
-        return {key: event for key, event in found.items() if not self._reader.has_event(key)}
+                found.setdefault(key, operation if isinstance(operation, Event) else operation.event)
+        return {key: event for key, event in found.items() if not self._reader.has_event(event, key)}
 
 
 def _without(rows: Iterable[StoredEvent], keys: dict[bytes, Event]) -> Iterator[StoredEvent]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rerank_engine.errors import EventError, InputError, StoreError
 from rerank_features.events import MAX_TIME_MS, Event
 from rerank_sdk.store import EventStore
+from rerank_sdk.store.rows import checksum_of_row, event_values
 
 
 @pytest.fixture
@@ -236,21 +237,63 @@ def test_an_iterator_keeps_its_store_open(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ("UPDATE events SET item = x'00'", "damaged"),
-        ("UPDATE events SET attributes = '{'", "JSON"),
-        ("UPDATE events SET item = CAST(x'ff' AS TEXT)", "read"),
-        ("DELETE FROM kinds", "damaged"),
+        "UPDATE events SET item = x'00' WHERE time_ms = 2",
+        "UPDATE events SET item = 'i3' WHERE time_ms = 2",
+        "UPDATE events SET attributes = '{' WHERE time_ms = 2",
+        "UPDATE events SET item = CAST(x'ff' AS TEXT) WHERE time_ms = 2",
+        "UPDATE events SET position = 1 WHERE time_ms = 2",
+        "UPDATE events SET value = 2.0 WHERE time_ms = 2",
+        "UPDATE events SET request_id = NULL WHERE time_ms = 2",
+        "UPDATE events SET kind_id = 9 WHERE time_ms = 2",
+        "UPDATE events SET event_id = 'e' WHERE time_ms = 2",
+        "UPDATE events SET checksum = checksum + 1 WHERE time_ms = 2",
+        "UPDATE events SET checksum = NULL WHERE time_ms = 2",
+        "UPDATE events SET key = x'00' WHERE time_ms = 2",
+        "UPDATE events SET user_id = (SELECT id FROM users WHERE user = 'u2') WHERE time_ms = 2",
     ],
 )
-def test_a_damaged_row_is_reported(tmp_path, change, message):
+def test_a_damaged_row_is_left_out_and_counted(tmp_path, change, caplog):
     path = tmp_path / "events.db"
+    good = [click(time_ms=1), click(time_ms=3, user="u2", attributes={"a": 1})]
     with EventStore.open(path) as store:
-        store.append(click(attributes={"a": 1}))
+        store.append_many([*good, click(time_ms=2, request="r", value=1.5, attributes={"a": 1})])
     connection = sqlite3.connect(path)
-    connection.execute(change)
+    assert connection.execute(change).rowcount == 1
     connection.commit()
     connection.close()
-    with EventStore.open(path) as store, pytest.raises(StoreError, match=message):
-        list(store.read("u1"))
+    with EventStore.open(path) as store:
+        assert list(store.read()) == good
+        assert list(store.read()) == good
+        assert store.health().damaged == 1
+    assert "a damaged row is left out" in caplog.text
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        "user": st.text(min_size=1, max_size=8),
+        "item": st.text(min_size=1, max_size=8),
+        "kind": st.just("click"),
+        "time_ms": st.integers(0, 1_000),
+        "position": st.none() | st.integers(0, 9),
+        "request": st.none() | st.text(min_size=1, max_size=4),
+        "value": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "attributes": st.dictionaries(
+            st.text(max_size=3), st.integers() | st.text(max_size=3) | st.booleans(), max_size=2
+        ),
+        "id": st.none() | st.text(min_size=1, max_size=4),
+    }
+)
+
+
+@given(FIELDS)
+def test_values_of_an_event_carry_its_key_and_a_checksum_that_the_row_reproduces(fields):
+    event = Event(**fields)
+    *row, checksum = event_values(event)
+    assert row[0] == event.key()
+    assert checksum_of_row(tuple(row)) == checksum
+    for place in range(1, len(row)):
+        if row[place] != "x":
+            changed = [*row[:place], "x", *row[place + 1 :]]
+            assert checksum_of_row(tuple(changed)) != checksum

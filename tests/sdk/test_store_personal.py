@@ -185,7 +185,7 @@ def test_an_export_is_json_and_gives_everything_back(store):
     store.append_example(example(features=(0.1, 0.2)))
     store.save_patch("u1", b"\x00\xff", version=1, base_model="m", created_ms=9)
     export = json.loads(json.dumps(store.export("u1"), allow_nan=False))
-    assert set(export) == {"user", "events", "examples", "patches"}
+    assert set(export) == {"user", "events", "examples", "patches", "states", "consent"}
     given = [{name: value for name, value in one.items() if value is not None} for one in export["events"]]
     assert [Event(**one) for one in given] == events
     (one,) = export["examples"]
