@@ -23,6 +23,7 @@ from rerank_sdk.cli.inspect import inspect
 from rerank_sdk.cli.output import show_error
 from rerank_sdk.cli.replay import replay
 from rerank_sdk.cli.run import run
+from rerank_sdk.cli.store import store
 from rerank_sdk.cli.train import train
 from rerank_sdk.cli.triggers import triggers
 from rerank_sdk.cli.tune import tune
@@ -91,5 +92,6 @@ app.command()(replay)
 app.add_typer(features, name="features")
 app.add_typer(events, name="events")
 app.add_typer(triggers, name="triggers")
+app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
 app.command()(doctor)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from rerank_sdk.store.backups import Verification
 from rerank_sdk.store.consent import Consent, ConsentError
 from rerank_sdk.store.event_store import EventStore
 from rerank_sdk.store.health import StoreHealth
@@ -28,4 +29,5 @@ __all__ = [
     "StoreLimits",
     "StoredPatch",
     "StoredState",
+    "Verification",
 ]

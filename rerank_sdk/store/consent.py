@@ -57,6 +57,10 @@ class ConsentGate:
         """The user's own answer; else the answer for everyone; else what holds for who has not answered."""
         return self._answers.get(user, self._default)
 
+    def own(self, user: str) -> Consent | None:
+        """The user's own answer."""
+        return self._answers.get(user)
+
     def replace(self, answers: Iterable[tuple[str | None, Consent]]) -> None:
         """Take all answers from the file anew; those that could not be stored yet stay."""
         with self._lock:

@@ -16,7 +16,7 @@ from rerank_sdk.store import schema
 from rerank_sdk.store.consent import ConsentError, ConsentGate
 from rerank_sdk.store.health import StoreHealth
 from rerank_sdk.store.keeping import Keeping
-from rerank_sdk.store.opening import OpenOptions, check_path, open_recorder
+from rerank_sdk.store.opening import OnDamage, OpenOptions, check_path, open_recorder
 from rerank_sdk.store.personal_rows import PersonalRows
 from rerank_sdk.store.quotas import StoreLimits
 from rerank_sdk.store.reader import Reader
@@ -77,6 +77,8 @@ class EventStore(PersonalRows, Keeping):
         self._strict_consent = options.strict_consent
         self._limits = options.limits
         self._pruned = None
+        self._restored: str | None = None
+        self._file = None if options.durability == "memory" else path
         self._reader = Reader(path, recorder if options.durability == "memory" else None)
         self._view = View(self._reader, writer, options.examples_per_user)
         self._opened_unwritable = unwritable
@@ -98,6 +100,7 @@ class EventStore(PersonalRows, Keeping):
         limits: StoreLimits | None = None,
         require_consent: bool = False,
         strict_consent: bool = False,
+        on_damage: OnDamage = "restore",
     ) -> EventStore:
         """Open a store; make the file, its folder and its tables where they are missing.
 
@@ -135,12 +138,15 @@ class EventStore(PersonalRows, Keeping):
             Who has not agreed by :meth:`set_consent` is not recorded.
         strict_consent
             Appending an event without consent raises, instead of dropping and counting it.
+        on_damage
+            ``"restore"``: a damaged file is replaced by its last backup, joined by every readable row of the
+            damaged file; :meth:`health` and the log say what happened. ``"refuse"``: it raises and is not touched.
 
         Raises
         ------
         StoreError
-            The path is a directory, no SQLite file, another application's database, damaged, of a newer
-            schema version (none of these is changed), or cannot be written.
+            The path is a directory, no SQLite file, another application's database, of a newer schema version
+            (none of these is changed), damaged and to be refused, or cannot be written.
         InputError
             An option is out of range.
 
@@ -162,15 +168,17 @@ class EventStore(PersonalRows, Keeping):
             limits=StoreLimits() if limits is None else limits,
             require_consent=require_consent,
             strict_consent=strict_consent,
+            on_damage=on_damage,
         )
         options.check()
         path = check_path(path, durability)
         gate = ConsentGate(required=require_consent)
-        recorder, failure = open_recorder(path, options, gate)
+        recorder, failure, restored = open_recorder(path, options, gate)
         writer = BatchWriter(
             recorder.write, batch_size=batch_size, flush_interval_ms=flush_interval_ms, failure=failure
         )
         store = cls(path, recorder, writer, gate, options, unwritable=failure is not None)
+        store._restored = restored
         if failure is not None:
             gate.replace(store._reader.consents())
         return store
@@ -375,6 +383,7 @@ class EventStore(PersonalRows, Keeping):
             schema_version=schema.SCHEMA_VERSION,
             damaged=self._reader.damaged_rows,
             durability=self._durability,
+            restored=self._restored,
             without_consent=self._gate.refused,
             over_rows=self._pruned.over_rows if self._pruned else 0,
             over_bytes=self._pruned.over_bytes if self._pruned else 0,

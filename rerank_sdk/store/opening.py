@@ -6,13 +6,17 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, NamedTuple, get_args
 
 from rerank_engine.errors import InputError, StoreError
 from rerank_sdk.store import schema
 from rerank_sdk.store.consent import ConsentGate
+from rerank_sdk.store.quarantine import restore
 from rerank_sdk.store.quotas import StoreLimits
 from rerank_sdk.store.recorder import Durability, Recorder
+
+OnDamage = Literal["restore", "refuse"]
+"""What is done with a damaged file."""
 
 _log = logging.getLogger("rerank_sdk.store")
 
@@ -30,6 +34,7 @@ class OpenOptions:
     limits: StoreLimits
     require_consent: bool
     strict_consent: bool
+    on_damage: OnDamage
 
     def check(self) -> None:
         """Refuse what no option can be.
@@ -47,6 +52,8 @@ class OpenOptions:
             raise InputError(f"durability: expected memory, batched or fsync, got {self.durability!r}")
         if not isinstance(self.limits, StoreLimits):
             raise InputError(f"limits: expected StoreLimits, got {type(self.limits).__name__}")
+        if self.on_damage not in get_args(OnDamage):
+            raise InputError(f"on_damage: expected restore or refuse, got {self.on_damage!r}")
         for name in ("require_consent", "strict_consent"):
             if type(getattr(self, name)) is not bool:
                 raise InputError(f"{name}: expected True or False, got {getattr(self, name)!r}")
@@ -69,14 +76,26 @@ def check_path(path: object, durability: Durability) -> Path:
     return Path(path).absolute()
 
 
-def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> tuple[Recorder, str | None]:
-    """The connection that writes, and why it cannot write at the moment.
+class Opened(NamedTuple):
+    """The connection that writes, why it cannot write at the moment, and what was restored."""
+
+    recorder: Recorder
+    failure: str | None
+    restored: str | None
+
+
+def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> Opened:
+    """Restore the file where it is damaged, open it, and finish what was interrupted.
 
     Raises
     ------
     StoreError
         See :meth:`rerank_sdk.store.EventStore.open`.
     """
+    restored = None
+    if options.durability != "memory":
+        result = restore(path, options.on_damage)
+        restored = None if result is None else result.text()
     recorder = Recorder(
         path,
         examples_per_user=options.examples_per_user,
@@ -96,9 +115,9 @@ def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> tuple[
                 f"{schema.SCHEMA_VERSION}, and the file cannot be written to migrate it: "
                 "make it writable once"
             ) from error
-        return recorder, str(error)
+        return Opened(recorder, str(error), restored)
     try:
         recorder.finish_erasures()
     except StoreError as error:
         _log.warning("event store: an interrupted erasure is still unfinished: %s", error)
-    return recorder, None
+    return Opened(recorder, None, restored)

@@ -14,6 +14,7 @@ from rerank_engine.errors import StoreError
 from rerank_features.events import Event
 from rerank_sdk.store import schema
 from rerank_sdk.store.consent import READ_CONSENTS, Consent, consents_of_rows
+from rerank_sdk.store.quarantine import mark_damaged
 from rerank_sdk.store.recorder import Recorder
 from rerank_sdk.store.rows import (
     Example,
@@ -92,6 +93,7 @@ class Reader:
         self._lock: AbstractContextManager[bool] = threading.Lock() if memory is None else memory.lock
         self._connection: sqlite3.Connection | None = None
         self._refusal: str | None = None
+        self._file: tuple[int, int] | None = None
         self._damaged: set[int] = set()
 
     def events(
@@ -229,15 +231,21 @@ class Reader:
                 raise StoreError(self._refusal)
             if self._memory is not None:
                 return self._memory.connect().execute(sql, parameters).fetchall()
+            if self._connection is not None and schema.file_number(self._path) != self._file:
+                self._connection.close()  # another process has restored the file: this one is set aside
+                self._connection = None
             if self._connection is None:
                 if not self._path.exists() or not self._path.stat().st_size:
                     return []
                 self._connection = schema.connect_reader(self._path)
+                self._file = schema.file_number(self._path)
             try:
                 return self._connection.execute(sql, parameters).fetchall()
             except sqlite3.Error as error:
                 if _DECODING in str(error):
                     return self._damaged_text(self._connection, sql, parameters)
+                if schema.error_code(error) == sqlite3.SQLITE_CORRUPT:
+                    mark_damaged(self._path)
                 raise schema.store_error(self._path, "read", error) from error
 
     def _damaged_text(self, connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:

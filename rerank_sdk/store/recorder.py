@@ -14,6 +14,7 @@ from rerank_engine.errors import StoreError
 from rerank_features.events import Event
 from rerank_sdk.store import schema
 from rerank_sdk.store.consent import EVERYONE_ID, Consent, ConsentGate, read_consents
+from rerank_sdk.store.quarantine import mark_damaged
 from rerank_sdk.store.rows import (
     EventValues,
     Example,
@@ -49,6 +50,9 @@ _LAST_ROW = """
     SELECT max(coalesce((SELECT max(id) FROM events), 0),
                coalesce((SELECT value FROM facts WHERE name = 'last_row'), 0))
 """
+_COUNT_ERASURE = (
+    "INSERT INTO facts (name, value) VALUES ('erasures', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+)
 _REPLACE_STATE = """
     INSERT OR REPLACE INTO feature_states (user_id, spec_hash, last_row, state, checksum) VALUES (?, ?, ?, ?, ?)"""
 _OLD_SPECS = "SELECT spec_hash FROM spec_hashes ORDER BY id DESC LIMIT -1 OFFSET ?"
@@ -116,6 +120,7 @@ class Recorder:
         self._examples_per_user = examples_per_user
         self._items_limit = items_limit
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._data_version = -1
         self._users: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
@@ -136,6 +141,7 @@ class Recorder:
                 self._connection = schema.connect_writer(self._path)
                 if self._durability == "fsync":
                     self._connection.execute("PRAGMA synchronous = FULL")
+                self._file = schema.file_number(self._path)
             self.forget_names()
             self._data_version = -1
         return self._connection
@@ -204,6 +210,7 @@ class Recorder:
             return 0
 
         def work(connection: sqlite3.Connection) -> int:
+            connection.execute(_COUNT_ERASURE)
             found = connection.execute("SELECT id FROM users WHERE user = ?", (user,)).fetchone()
             if found is None:
                 return 0
@@ -286,6 +293,9 @@ class Recorder:
             return self._transact(doing, work)
 
     def _transact(self, doing: str, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        if self._connection is not None and self._file is not None and schema.file_number(self._path) != self._file:
+            self._connection.close()  # another process has restored the file: this one is set aside
+            self._connection = None
         connection = self.connect()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -310,6 +320,8 @@ class Recorder:
                 self._connection = None
                 with suppress(sqlite3.Error):
                     connection.close()
+            if schema.error_code(error) == sqlite3.SQLITE_CORRUPT:
+                mark_damaged(self._path)
             raise schema.store_error(self._path, doing, error) from error
         return result
 

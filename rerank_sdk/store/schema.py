@@ -160,7 +160,7 @@ _WAY_OUT = {
     sqlite3.SQLITE_PERM: "make the file and its folder accessible, or open with read_only_ok=True",
     sqlite3.SQLITE_BUSY: "another process holds the file: let it finish its transaction",
     sqlite3.SQLITE_LOCKED: "another connection holds the file: let it finish its transaction",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged and was left as it is: move it away, or restore a copy",
+    sqlite3.SQLITE_CORRUPT: 'the file is damaged and was left as it is: open it again with on_damage="restore"',
     sqlite3.SQLITE_NOTADB: "it is no SQLite file and was left as it is: give another path",
     sqlite3.SQLITE_IOERR: "check the disk",
 }
@@ -247,6 +247,15 @@ def check_version(path: Path, version: int) -> int:
             "upgrade rerank-sdk, or give another path; the file was not changed"
         )
     return version
+
+
+def file_number(path: Path) -> tuple[int, int] | None:
+    """Which file lies at a path: it changes when another takes its place. None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _has_wal(path: Path) -> bool:

@@ -215,14 +215,15 @@ def test_another_applications_database_is_refused_and_left_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("read_only_ok", [False, True])
-def test_a_file_with_a_broken_schema_page_is_refused_and_left_as_it_is(tmp_path, read_only_ok):
+def test_a_file_with_a_broken_schema_page_is_left_as_it_is_where_damage_is_refused(tmp_path, read_only_ok):
     path = make(tmp_path / "events.db")
     content = bytearray(path.read_bytes())
     content[100:4_096] = b"\xff" * 3_996
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"damaged|left as it is"):
-        EventStore.open(path, read_only_ok=read_only_ok)
+    with pytest.raises(StoreError, match=r"damaged.*left as it is"):
+        EventStore.open(path, read_only_ok=read_only_ok, on_damage="refuse")
     assert path.read_bytes() == bytes(content)
+    assert {file.name for file in tmp_path.iterdir()} <= {"events.db", "events.db-wal", "events.db-shm"}
 
 
 def test_damage_inside_the_file_is_reported_and_events_stay_queued(tmp_path):
@@ -233,8 +234,8 @@ def test_damage_inside_the_file_is_reported_and_events_stay_queued(tmp_path):
     content = bytearray(path.read_bytes())
     for page in pages.values():
         content[(page - 1) * 4_096 : page * 4_096] = b"\xa5" * 4_096
-    path.write_bytes(content)
     store = EventStore.open(path)
+    path.write_bytes(content)
     with pytest.raises(StoreError, match="damaged"):
         list(store.read("u1"))
     store.append(EVENT)
@@ -265,6 +266,9 @@ def test_a_path_that_is_no_file_is_refused(path):
         {"flush_interval_ms": 1.5},
         {"examples_per_user": 0},
         {"items_limit": "many"},
+        {"durability": "safe"},
+        {"on_damage": "ignore"},
+        {"strict_consent": 1},
     ],
 )
 def test_wrong_options_are_refused(tmp_path, options):
