@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,42 @@ class Verification(NamedTuple):
 def backup_path(path: Path) -> Path:
     """Where the backup of a store lies."""
     return path.with_name(path.name + ".backup")
+
+
+@contextmanager
+def guard(path: Path, doing: str, *, wait_s: float = schema.BUSY_TIMEOUT_MS / 1_000) -> Iterator[None]:
+    """One process copies or restores at a time. SQLite's own lock ends with the process, however that ends.
+
+    Raises
+    ------
+    StoreError
+        Another process still does so after `wait_s`.
+    """
+    file = path.with_name(path.name + ".restoring-guard")
+    try:
+        connection = sqlite3.connect(file, timeout=wait_s, isolation_level=None)
+    except sqlite3.Error as error:
+        raise schema.store_error(path, doing, error) from error
+    # The file stays: who waits for it must wait for the same one as who comes later.
+    with closing(connection):
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            raise schema.store_error(path, doing, error) from error
+        yield
+
+
+def half_made_path(path: Path) -> Path:
+    """Where a backup is made; whoever holds the :func:`guard` owns it."""
+    return path.with_name(path.name + ".backup.new")
+
+
+def drop_half_made(path: Path) -> None:
+    """Erase what a killed process left of its backup; one that is being made at the moment stays."""
+    fresh = half_made_path(path)
+    if any(fresh.with_name(fresh.name + suffix).exists() for suffix in _SUFFIXES):
+        with suppress(StoreError, OSError), guard(path, "erase half a backup", wait_s=0.0):
+            drop_file(fresh)
 
 
 def drop_file(path: Path) -> None:
@@ -115,9 +152,14 @@ def take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None) 
     StoreError
         The copy could not be made, or is damaged; the older backup is untouched.
     """
-    target, fresh = backup_path(path), path.with_name(f"{path.name}.backup-{os.getpid()}.new")
-    drop_file(fresh)
+    with guard(path, "take a backup"):
+        return _take_backup(connection, path, now_ms)
+
+
+def _take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None) -> Path:
+    target, fresh = backup_path(path), half_made_path(path)
     try:
+        drop_file(fresh)
         with closing(sqlite3.connect(fresh, isolation_level=None)) as copy:
             connection.backup(copy, pages=_PAGES_A_STEP, sleep=0.0)
             copy.execute("PRAGMA journal_mode = DELETE")

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from rerank_engine.errors import InputError, StoreError
 from rerank_sdk.store import schema
+from rerank_sdk.store.backups import drop_half_made
 from rerank_sdk.store.consent import ConsentGate
 from rerank_sdk.store.quarantine import restore
 from rerank_sdk.store.quotas import StoreLimits
@@ -96,6 +97,7 @@ def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> Opened
     if options.durability != "memory":
         result = restore(path, options.on_damage)
         restored = None if result is None else result.text()
+        drop_half_made(path)
     recorder = Recorder(
         path,
         examples_per_user=options.examples_per_user,

@@ -16,14 +16,14 @@ import logging
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rerank_engine.errors import StoreError
 from rerank_sdk.store import schema
-from rerank_sdk.store.backups import backup_path, drop_file, sync_file, sync_folder, verify_connection
+from rerank_sdk.store.backups import backup_path, drop_file, guard, sync_file, sync_folder, verify_connection
 from rerank_sdk.store.rows import checksum_of_row, state_checksum
 
 _log = logging.getLogger("rerank_sdk.store")
@@ -132,7 +132,7 @@ def restore(path: Path, on_damage: str) -> Restored | None:
             f"event store {path}: the file is damaged ({is_damaged(path) or 'its restoration was cut off'}) and was "
             'left as it is: open it with on_damage="restore", or restore a copy'
         )
-    with _guard(path):
+    with guard(path, "restore the damaged file"):
         if is_damaged(path) is not None:  # else another process has restored it meanwhile
             _set_aside(path)
         elif not _quarantined(path):
@@ -147,21 +147,6 @@ def restore(path: Path, on_damage: str) -> Restored | None:
             raise schema.store_error(path, "restore the damaged file, which is kept beside it,", error) from error
     _log.warning("event store %s: %s", path, result.text())
     return result
-
-
-@contextmanager
-def _guard(path: Path) -> Iterator[None]:
-    """One process restores at a time. SQLite's own lock ends with the process, however that ends."""
-    guard = path.with_name(path.name + ".restoring-guard")
-    try:
-        connection = sqlite3.connect(guard, timeout=schema.BUSY_TIMEOUT_MS / 1_000, isolation_level=None)
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        raise schema.store_error(path, "restore the damaged file", error) from error
-    try:
-        yield
-    finally:
-        connection.close()  # the file stays: who waits for it must wait for the same one as who comes later
 
 
 def _quarantined(path: Path) -> list[Path]:

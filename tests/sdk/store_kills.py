@@ -80,6 +80,10 @@ def run_rounds(path: Path, level: str, rounds: int, *, chore: str = "none", seed
             lost += len(acknowledged - found.keys())
             duplicated += sum(count - 1 for count in found.values())
             damaged += store.verify().damaged_events
+            half_made = [
+                file.name for file in path.parent.glob(f"{path.name}.*") if file.name.endswith((".new", ".restoring"))
+            ]
+            assert not half_made, f"a killed process left {half_made}"
             back = {f"gone{n}" for n in forgotten} & set(store.users())
             assert not back, f"forgotten users came back: {back}"
             if chore == "prune":

@@ -263,7 +263,7 @@ def test_forgetting_reaches_every_copy(tmp_path):
         store.backup()
         (tmp_path / "events.db.quarantined-1").write_bytes(b"user-to-forget")
         (tmp_path / "events.db.quarantined-1-wal").write_bytes(b"user-to-forget")
-        (tmp_path / "events.db.backup-77.new").write_bytes(b"user-to-forget")
+        (tmp_path / "events.db.backup.new").write_bytes(b"user-to-forget")
         (tmp_path / "events.db.restoring").write_bytes(b"user-to-forget")
         (tmp_path / "other.db.backup").write_bytes(b"another store")
         assert store.forget("user-to-forget") == 1
@@ -312,3 +312,18 @@ def test_memory_has_no_file_to_back_up(tmp_path):
         store.append(click(1))
         assert store.verify().events == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_backup_is_erased_at_the_next_opening_unless_it_is_being_made(tmp_path):
+    path = tmp_path / "events.db"
+    with EventStore.open(path) as store:
+        store.append(Event(user="u1", item="i", kind="click", time_ms=0))
+        store.backup()
+    half_made = tmp_path / "events.db.backup.new"
+    half_made.write_bytes(b"half")
+    with backups.guard(path, "take a backup"), EventStore.open(path):
+        assert half_made.exists()
+    with EventStore.open(path) as store:
+        assert not half_made.exists()
+        assert store.count() == 1
+    assert (tmp_path / "events.db.backup").exists()
