@@ -29,6 +29,7 @@ EXTRAS = {
     "train": ("implicit", "onnx", "onnxscript", "scipy", "torch"),
     "simulator": ("implicit", "matplotlib", "scipy"),
     "parquet": ("duckdb",),
+    "encrypted": ("sqlcipher3",),
     "serve": ("starlette", "uvicorn"),
     "gpu": ("wgpu",),
     "npu": ("onnxruntime",),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rerank_engine.errors import StoreError
 from rerank_sdk.store import schema
+from rerank_sdk.store.encryption import connect
 from rerank_sdk.store.rows import checksum_of_row, state_checksum
 
 _PAGES_A_STEP = 1_024
@@ -140,7 +141,7 @@ def _decode_anything(data: bytes) -> str:
     return data.decode(errors="surrogateescape")
 
 
-def take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None) -> Path:
+def take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None, key: bytes | None = None) -> Path:
     """Copy the store, check the copy, and let it replace the older backup.
 
     A user may be forgotten by another process while the copy is made: forgetting erases backups after it has
@@ -153,14 +154,14 @@ def take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None) 
         The copy could not be made, or is damaged; the older backup is untouched.
     """
     with guard(path, "take a backup"):
-        return _take_backup(connection, path, now_ms)
+        return _take_backup(connection, path, now_ms, key)
 
 
-def _take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None) -> Path:
+def _take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None, key: bytes | None) -> Path:
     target, fresh = backup_path(path), half_made_path(path)
     try:
         drop_file(fresh)
-        with closing(sqlite3.connect(fresh, isolation_level=None)) as copy:
+        with closing(connect(str(fresh), key, isolation_level=None)) as copy:
             connection.backup(copy, pages=_PAGES_A_STEP, sleep=0.0)
             copy.execute("PRAGMA journal_mode = DELETE")
             if now_ms is not None:
@@ -195,13 +196,13 @@ def count_erasures(connection: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def backup_time_ms(path: Path) -> int | None:
+def backup_time_ms(path: Path, key: bytes | None = None) -> int | None:
     """When the backup was taken, as its caller said; None where there is none, or it cannot be read."""
     target = backup_path(path)
     if not target.exists():
         return None
     try:
-        with closing(schema.connect_reader(target)) as connection:
+        with closing(schema.connect_reader(target, key)) as connection:
             row = connection.execute("SELECT value FROM facts WHERE name = 'backup_ms'").fetchone()
             return int(row[0]) if row else None
     except (StoreError, sqlite3.Error):

@@ -78,8 +78,9 @@ class EventStore(PersonalRows, Keeping):
         self._limits = options.limits
         self._pruned = None
         self._restored: str | None = None
+        self._key = options.key
         self._file = None if options.durability == "memory" else path
-        self._reader = Reader(path, recorder if options.durability == "memory" else None)
+        self._reader = Reader(path, recorder if options.durability == "memory" else None, options.key)
         self._view = View(self._reader, writer, options.examples_per_user)
         self._opened_unwritable = unwritable
         self._close_lock = threading.Lock()
@@ -101,6 +102,7 @@ class EventStore(PersonalRows, Keeping):
         require_consent: bool = False,
         strict_consent: bool = False,
         on_damage: OnDamage = "restore",
+        key: bytes | None = None,
     ) -> EventStore:
         """Open a store; make the file, its folder and its tables where they are missing.
 
@@ -141,6 +143,9 @@ class EventStore(PersonalRows, Keeping):
         on_damage
             ``"restore"``: a damaged file is replaced by its last backup, joined by every readable row of the
             damaged file; :meth:`health` and the log say what happened. ``"refuse"``: it raises and is not touched.
+        key
+            32 random bytes: the file and its backup are encrypted with them (SQLCipher; needs the extra
+            ``encrypted``). The host keeps the key. None for a plain file.
 
         Raises
         ------
@@ -169,6 +174,7 @@ class EventStore(PersonalRows, Keeping):
             require_consent=require_consent,
             strict_consent=strict_consent,
             on_damage=on_damage,
+            key=key,
         )
         options.check()
         path = check_path(path, durability)

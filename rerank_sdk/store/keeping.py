@@ -32,6 +32,7 @@ class Keeping:
     _limits: StoreLimits
     _pruned: Pruned | None
     _file: Path | None
+    _key: bytes | None
 
     @abstractmethod
     def read(self, user: str | None = None) -> Iterator[Event]:
@@ -274,7 +275,7 @@ class Keeping:
         if self._file is None:
             with self._recorder.lock:
                 return verify_connection(self._recorder.connect())
-        with closing(schema.connect_reader(self._file)) as connection:
+        with closing(schema.connect_reader(self._file, self._key)) as connection:
             found = verify_connection(connection)
         if not found.sound:
             mark_damaged(self._file)
@@ -326,10 +327,10 @@ class Keeping:
         if self._file is None:
             raise StoreError('event store: there is no file to back up: open it with durability="batched"')
         if now_ms is not None and at_least_every_ms is not None:
-            taken_ms = backup_time_ms(self._file)
+            taken_ms = backup_time_ms(self._file, self._key)
             # A backup from the future tells that the clock was set back.
             if taken_ms is not None and 0 <= now_ms - taken_ms < at_least_every_ms:
                 return None
         self._writer.flush()
         with self._writer.paused(), self._recorder.lock:
-            return take_backup(self._recorder.connect(), self._file, now_ms)
+            return take_backup(self._recorder.connect(), self._file, now_ms, self._key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -12,6 +12,7 @@ from rerank_engine.errors import InputError, StoreError
 from rerank_sdk.store import schema
 from rerank_sdk.store.backups import drop_half_made
 from rerank_sdk.store.consent import ConsentGate
+from rerank_sdk.store.encryption import check_key
 from rerank_sdk.store.quarantine import restore
 from rerank_sdk.store.quotas import StoreLimits
 from rerank_sdk.store.recorder import Durability, Recorder
@@ -36,6 +37,7 @@ class OpenOptions:
     require_consent: bool
     strict_consent: bool
     on_damage: OnDamage
+    key: bytes | None = field(repr=False)
 
     def check(self) -> None:
         """Refuse what no option can be.
@@ -55,6 +57,7 @@ class OpenOptions:
             raise InputError(f"limits: expected StoreLimits, got {type(self.limits).__name__}")
         if self.on_damage not in get_args(OnDamage):
             raise InputError(f"on_damage: expected restore or refuse, got {self.on_damage!r}")
+        check_key(self.key)
         for name in ("require_consent", "strict_consent"):
             if type(getattr(self, name)) is not bool:
                 raise InputError(f"{name}: expected True or False, got {getattr(self, name)!r}")
@@ -95,7 +98,7 @@ def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> Opened
     """
     restored = None
     if options.durability != "memory":
-        result = restore(path, options.on_damage)
+        result = restore(path, options.on_damage, options.key)
         restored = None if result is None else result.text()
         drop_half_made(path)
     recorder = Recorder(
@@ -104,13 +107,14 @@ def open_recorder(path: Path, options: OpenOptions, gate: ConsentGate) -> Opened
         items_limit=options.items_limit,
         durability=options.durability,
         gate=gate,
+        key=options.key,
     )
     try:
         gate.replace(recorder.consents())
     except StoreError as error:
         if not options.read_only_ok or not schema.is_unwritable(error):
             raise
-        version = schema.inspect(path)
+        version = schema.inspect(path, options.key)
         if 0 < version < schema.SCHEMA_VERSION:
             raise StoreError(
                 f"event store {path}: its schema has version {version}, this release reads "

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from rerank_engine.errors import StoreError
 from rerank_sdk.store import schema
 from rerank_sdk.store.backups import backup_path, drop_file, guard, sync_file, sync_folder, verify_connection
+from rerank_sdk.store.encryption import connect
 from rerank_sdk.store.rows import checksum_of_row, state_checksum
 
 _log = logging.getLogger("rerank_sdk.store")
@@ -64,7 +65,7 @@ class Restored(NamedTuple):
         )
 
 
-def is_damaged(path: Path) -> str | None:
+def is_damaged(path: Path, key: bytes | None = None) -> str | None:
     """What is wrong with a file of ours, told by a few page reads; None for a sound or a foreign file.
 
     Looks at the header, the schema and the first pages of every table and index. Damage deeper in the file is
@@ -75,15 +76,23 @@ def is_damaged(path: Path) -> str | None:
             header = file.read(100)
     except OSError:
         return None
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+    plain = header.startswith(b"SQLite format 3\x00")
+    if len(header) < 100 or plain == (key is not None):
         return None
-    version, application = struct.unpack(">i", header[60:64])[0], struct.unpack(">I", header[68:72])[0]
-    if application != schema.APPLICATION_ID or version > schema.SCHEMA_VERSION:
-        return None
+    if plain:
+        version, application = struct.unpack(">i", header[60:64])[0], struct.unpack(">I", header[68:72])[0]
+        if application != schema.APPLICATION_ID or version > schema.SCHEMA_VERSION:
+            return None
+    else:
+        try:
+            if not schema.inspect(path, key):
+                return None
+        except StoreError:
+            return None  # a wrong key, perhaps: opening will say so
     if damage_mark(path).exists():
         return "damage was met while it was in use"
     try:
-        with closing(schema.connect_reader(path)) as connection:
+        with closing(schema.connect_reader(path, key)) as connection:
             names = connection.execute("SELECT type, name, tbl_name FROM sqlite_master").fetchall()
             for kind, name, table in names:
                 if kind == "table":
@@ -115,7 +124,7 @@ def mark_damaged(path: Path) -> None:
         damage_mark(path).touch()
 
 
-def restore(path: Path, on_damage: str) -> Restored | None:
+def restore(path: Path, on_damage: str, key: bytes | None = None) -> Restored | None:
     """Finish an interrupted restoration; restore a damaged file. None where there was nothing to do.
 
     Raises
@@ -125,15 +134,16 @@ def restore(path: Path, on_damage: str) -> Restored | None:
     """
     if not path.parent.is_dir() or path.is_dir():
         return None
-    if not _quarantined(path) and is_damaged(path) is None:
+    if not _quarantined(path) and is_damaged(path, key) is None:
         return None
     if on_damage == "refuse":
+        problem = is_damaged(path, key) or "its restoration was cut off"
         raise StoreError(
-            f"event store {path}: the file is damaged ({is_damaged(path) or 'its restoration was cut off'}) and was "
-            'left as it is: open it with on_damage="restore", or restore a copy'
+            f"event store {path}: the file is damaged ({problem}) and was left as it is: "
+            'open it with on_damage="restore", or restore a copy'
         )
     with guard(path, "restore the damaged file"):
-        if is_damaged(path) is not None:  # else another process has restored it meanwhile
+        if is_damaged(path, key) is not None:  # else another process has restored it meanwhile
             _set_aside(path)
         elif not _quarantined(path):
             return None
@@ -142,7 +152,7 @@ def restore(path: Path, on_damage: str) -> Restored | None:
             return None
         try:
             _follow(path)
-            result = _rebuild(path)
+            result = _rebuild(path, key)
         except (sqlite3.Error, OSError) as error:
             raise schema.store_error(path, "restore the damaged file, which is kept beside it,", error) from error
     _log.warning("event store %s: %s", path, result.text())
@@ -185,24 +195,24 @@ def _drop_quarantined(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _rebuild(path: Path) -> Restored:
+def _rebuild(path: Path, key: bytes | None) -> Restored:
     fresh, backup = path.with_name(path.name + ".restoring"), backup_path(path)
     drop_file(fresh)
     from_backup = False
     if backup.exists():
         shutil.copyfile(backup, fresh)
         try:
-            with closing(schema.connect_writer(fresh)) as connection:
+            with closing(schema.connect_writer(fresh, key)) as connection:
                 from_backup = not verify_connection(connection).problems
         except StoreError:
             from_backup = False
         if not from_backup:
             drop_file(fresh)
-    with closing(schema.connect_writer(fresh)) as connection:
+    with closing(schema.connect_writer(fresh, key)) as connection:
         before = connection.execute("SELECT count(*) FROM events").fetchone()[0]
         unreadable = 0
         for damaged in _quarantined(path):
-            unreadable += _salvage(damaged, connection)
+            unreadable += _salvage(damaged, connection, key)
         after = connection.execute("SELECT count(*) FROM events").fetchone()[0]
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     for suffix in ("-wal", "-shm"):
@@ -214,10 +224,10 @@ def _rebuild(path: Path) -> Restored:
     return Restored(from_backup, before, after - before, unreadable)
 
 
-def _salvage(damaged: Path, target: sqlite3.Connection) -> int:
+def _salvage(damaged: Path, target: sqlite3.Connection, key: bytes | None) -> int:
     """Bring readable rows of a damaged file into a sound store. Returns how many rows could not be used."""
     try:
-        source = sqlite3.connect(damaged, isolation_level=None)
+        source = connect(str(damaged), key, isolation_level=None)
     except sqlite3.Error:
         return 0
     source.text_factory = lambda data: data.decode(errors="surrogateescape")

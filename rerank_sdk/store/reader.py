@@ -85,10 +85,13 @@ class Reader:
         The store's file. While it does not exist, the store is empty.
     memory
         The recorder whose connection is read, where the store has no file.
+    key
+        Of an encrypted file.
     """
 
-    def __init__(self, path: Path, memory: Recorder | None = None) -> None:
+    def __init__(self, path: Path, memory: Recorder | None = None, key: bytes | None = None) -> None:
         self._path = path
+        self._key = key
         self._memory = memory
         self._lock: AbstractContextManager[bool] = threading.Lock() if memory is None else memory.lock
         self._connection: sqlite3.Connection | None = None
@@ -237,7 +240,7 @@ class Reader:
             if self._connection is None:
                 if not self._path.exists() or not self._path.stat().st_size:
                     return []
-                self._connection = schema.connect_reader(self._path)
+                self._connection = schema.connect_reader(self._path, self._key)
                 self._file = schema.file_number(self._path)
             try:
                 return self._connection.execute(sql, parameters).fetchall()

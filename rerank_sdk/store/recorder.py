@@ -101,6 +101,8 @@ class Recorder:
         ``memory`` makes no file; ``fsync`` synchronises every transaction.
     gate
         Learns what other processes answered about consent.
+    key
+        Of an encrypted file.
     """
 
     def __init__(
@@ -111,8 +113,10 @@ class Recorder:
         items_limit: int,
         durability: Durability = "batched",
         gate: ConsentGate | None = None,
+        key: bytes | None = None,
     ) -> None:
         self._path = path
+        self._key = key
         self._durability = durability
         self._gate = gate
         self.lock = threading.RLock()
@@ -138,7 +142,11 @@ class Recorder:
             if self._durability == "memory":
                 self._connection = schema.connect_memory()
             else:
-                self._connection = schema.connect_writer(self._path)
+                self._connection = (
+                    schema.connect_writer(self._path)
+                    if self._key is None
+                    else schema.connect_writer(self._path, self._key)
+                )
                 if self._durability == "fsync":
                     self._connection.execute("PRAGMA synchronous = FULL")
                 self._file = schema.file_number(self._path)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank_engine.errors import StoreError
+from rerank_sdk.store.encryption import connect
 from rerank_sdk.store.rows import checksum_of_row
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def store_error(path: Path, doing: str, error: BaseException) -> StoreError:
     return StoreError(f"event store {path}: cannot {doing} ({type(error).__name__}: {error}): {way_out}")
 
 
-def inspect(path: Path) -> int:
+def inspect(path: Path, key: bytes | None = None) -> int:
     """Version of the store at `path`, 0 where there is no table yet. Never changes the file.
 
     Raises
@@ -215,10 +216,12 @@ def inspect(path: Path) -> int:
         raise store_error(path, "read the file", error) from error
     if not header:
         return 0
+    if key is not None:
+        return _inspect_encrypted(path, header, key)
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise StoreError(
             f"event store {path}: expected a SQLite file, got something else: it was left as it is; "
-            "give another path, or restore a copy"
+            "give another path, its key if it is encrypted, or restore a copy"
         )
     version, application = struct.unpack(">i", header[60:64])[0], struct.unpack(">I", header[68:72])[0]
     if application != APPLICATION_ID or _has_wal(path):  # the WAL may know better than the first page
@@ -230,6 +233,26 @@ def inspect(path: Path) -> int:
                     f"(application_id {application:#x}, expected {APPLICATION_ID:#x}): give another path"
                 )
             return 0
+    return check_version(path, version)
+
+
+def _inspect_encrypted(path: Path, header: bytes, key: bytes) -> int:
+    if header.startswith(_MAGIC):
+        raise StoreError(f"event store {path}: the file is not encrypted, and was left as it is: open it without a key")
+    try:
+        version, application, tables = _inspect_by_sqlite(path, key)
+    except StoreError as error:
+        if error_code(error.__cause__ or error) != sqlite3.SQLITE_NOTADB:
+            raise
+        raise StoreError(
+            f"event store {path}: the key does not fit, or the file is no encrypted store; it was left as it is: "
+            "give the key that it was made with"
+        ) from error.__cause__
+    if application != APPLICATION_ID and tables:
+        raise StoreError(
+            f"event store {path}: the file belongs to another application "
+            f"(application_id {application:#x}, expected {APPLICATION_ID:#x}): give another path"
+        )
     return check_version(path, version)
 
 
@@ -263,8 +286,8 @@ def _has_wal(path: Path) -> bool:
     return wal.exists() and wal.stat().st_size > 0
 
 
-def _inspect_by_sqlite(path: Path) -> tuple[int, int, int]:
-    connection = connect_reader(path)
+def _inspect_by_sqlite(path: Path, key: bytes | None = None) -> tuple[int, int, int]:
+    connection = connect_reader(path, key)
     try:
         return (
             connection.execute("PRAGMA user_version").fetchone()[0],
@@ -277,7 +300,7 @@ def _inspect_by_sqlite(path: Path) -> tuple[int, int, int]:
         connection.close()
 
 
-def connect_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path, key: bytes | None = None) -> sqlite3.Connection:
     """Open the store for writing; create or migrate it where needed.
 
     Raises
@@ -287,11 +310,11 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     """
     from sqlite_utils import Database
 
-    inspect(path)
+    inspect(path, key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_MS / 1_000, isolation_level=None, check_same_thread=False
+        connection = connect(
+            str(path), key, timeout=BUSY_TIMEOUT_MS / 1_000, isolation_level=None, check_same_thread=False
         )
     except (OSError, sqlite3.Error) as error:
         raise store_error(path, "open it for writing", error) from error
@@ -347,7 +370,7 @@ def _enable_wal(database: Database) -> str:
             time.sleep(0.01)
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
+def connect_reader(path: Path, key: bytes | None = None) -> sqlite3.Connection:
     """Open an existing store for reading only.
 
     A WAL file in a folder that cannot be written needs ``immutable``, which is right only while no WAL is
@@ -363,8 +386,9 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         if option == "immutable=1" and _has_wal(path):
             continue
         try:
-            connection = sqlite3.connect(
+            connection = connect(
                 f"{address}?{option}",
+                key,
                 uri=True,
                 timeout=BUSY_TIMEOUT_MS / 1_000,
                 isolation_level=None,
