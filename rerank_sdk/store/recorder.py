@@ -53,6 +53,7 @@ _LAST_ROW = """
 _COUNT_ERASURE = (
     "INSERT INTO facts (name, value) VALUES ('erasures', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
 )
+_INSERT_REQUEST = "INSERT INTO requests (user_id, request) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _REPLACE_STATE = """
     INSERT OR REPLACE INTO feature_states (user_id, spec_hash, last_row, state, checksum) VALUES (?, ?, ?, ?, ?)"""
 _OLD_SPECS = "SELECT spec_hash FROM spec_hashes ORDER BY id DESC LIMIT -1 OFFSET ?"
@@ -376,10 +377,11 @@ class Recorder:
             except sqlite3.Error as error:
                 raise schema.store_error(self._path, "give free pages back", error) from error
 
-    def _write_events(self, connection: sqlite3.Connection, events: Iterable[EventValues]) -> int:
+    def _write_events(self, connection: sqlite3.Connection, events: Sequence[EventValues]) -> int:
         users, kinds, requests = self._users, self._kinds, self._requests
         row = int(connection.execute(_LAST_ROW).fetchone()[0])
         rows = []
+        self._make_requests(connection, events)
         for key, user, item, kind, time_ms, position, request, value, attributes, event_id, checksum in events:
             row += 1
             user_id = users.get(user) or self._user_id(connection, user)
@@ -391,6 +393,25 @@ class Recorder:
                 (row, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes, event_id, checksum)
             )
         return connection.executemany(_INSERT_EVENT, rows).rowcount
+
+    def _make_requests(self, connection: sqlite3.Connection, events: Iterable[EventValues]) -> None:
+        """Make all new requests of a batch at once: asking and inserting one by one took a third of the time."""
+        if len(self._requests) >= _CACHED_NAMES:
+            self._requests.clear()
+        users, known = self._users, self._requests
+        new = dict.fromkeys(
+            (users.get(event[1]) or self._user_id(connection, event[1]), event[6])
+            for event in events
+            if event[6] is not None
+        )
+        missing = [pair for pair in new if pair not in known]
+        if not missing:
+            return
+        last = connection.execute("SELECT coalesce(max(id), 0) FROM requests").fetchone()
+        connection.executemany(_INSERT_REQUEST, missing)
+        # Those that were there before are looked up one by one, when an event needs them.
+        made = connection.execute("SELECT user_id, request, id FROM requests WHERE id > ?", last)
+        known.update(((user_id, request), number) for user_id, request, number in made)
 
     def _write_states(self, connection: sqlite3.Connection, states: Iterable[QueuedState]) -> None:
         for state in states:

@@ -36,6 +36,9 @@ _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 # At 4 kB a page. Fewer checkpoints write the inner pages of the indices less often.
 _CHECKPOINT_PAGES = 4_000
+# Inner pages of the indices stay in memory; taken only as far as it is used. The default of 2 MB cost a fifth of the
+# time of writing 60,000 events.
+_CACHE_KIB = 8_000
 _MIGRATED_ROWS = 4_096
 
 
@@ -326,6 +329,7 @@ def connect_writer(path: Path, key: bytes | None = None) -> sqlite3.Connection:
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         # The lock comes before the question, so that of several processes one migrates and the others find
         # it done.
         connection.execute("BEGIN IMMEDIATE")
