@@ -28,6 +28,7 @@ EXTRAS = {
     "sklearn": ("onnx", "skl2onnx", "sklearn"),
     "train": ("implicit", "onnx", "onnxscript", "scipy", "torch"),
     "simulator": ("implicit", "matplotlib", "scipy"),
+    "arrow": ("pyarrow",),
     "parquet": ("duckdb",),
     "encrypted": ("sqlcipher3",),
     "serve": ("starlette", "uvicorn"),
