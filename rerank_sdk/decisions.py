@@ -78,6 +78,7 @@ class DecisionLog:
         self._max_users = max_users
         self._decisions: OrderedDict[str, OrderedDict[str, Decision]] = OrderedDict()
         self._seen: OrderedDict[str, OrderedDict[str, set[str]]] = OrderedDict()
+        self._last_seen: tuple[str, str, set[str]] = ("", "", set())
 
     def record(
         self,
@@ -153,14 +154,11 @@ class DecisionLog:
         user, request = event.user, event.request
         if request is None:
             return
-        lists = self._seen.get(user)
-        items = lists.get(request) if lists is not None else None
-        if lists is None or items is None:
+        last_user, last_request, items = self._last_seen
+        if request != last_request or user != last_user:  # seldom: events of one list follow each other
             lists = _most_recent(self._seen, user, OrderedDict, self._max_users)
             items = _most_recent(lists, request, set, _OPEN_LISTS)
-        else:  # the usual case, in few steps: every event passes here
-            self._seen.move_to_end(user)
-            lists.move_to_end(request)
+            self._last_seen = user, request, items
         items.add(event.item)
 
     def seen_items(self, user: str, request: str | None) -> set[str]:
@@ -173,6 +171,7 @@ class DecisionLog:
         """Drop everything of a user."""
         self._decisions.pop(user, None)
         self._seen.pop(user, None)
+        self._last_seen = ("", "", set())
 
 
 def _pair_id(event: Event, better: int, worse: int) -> str:

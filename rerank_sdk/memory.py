@@ -26,11 +26,26 @@ class RecentEvents:
     def __iter__(self) -> Iterator[tuple[object, ...]]:
         return iter(self._known)
 
-    def add(self, identity: tuple[object, ...]) -> None:
-        """Remember :meth:`rerank_features.Event.identity`; the oldest one beyond the limit goes."""
-        self._known[identity] = None
-        if len(self._known) > RECENT_EVENTS:
-            self._known.popitem(last=False)
+    def add(self, identity: tuple[object, ...]) -> bool:
+        """Remember :meth:`rerank_features.Event.identity`; the oldest one beyond the limit goes.
+
+        Returns
+        -------
+        bool
+            Whether it was new.
+        """
+        known = self._known
+        before = len(known)
+        known[identity] = None
+        if len(known) == before:
+            return False
+        if before == RECENT_EVENTS:
+            known.popitem(last=False)
+        return True
+
+    def discard(self, identity: tuple[object, ...]) -> None:
+        """The event was not taken in after all."""
+        self._known.pop(identity, None)
 
     def forget(self, user: str) -> None:
         """Drop the events of a user."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -29,16 +29,15 @@ from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
 from rerank_sdk.explain import explain_scores
 from rerank_sdk.health import Health
+from rerank_sdk.histories import Histories
 from rerank_sdk.memory import ItemMemory, RecentEvents
 from rerank_sdk.personal import PersonalisationResult, train_patch
 from rerank_sdk.policy import order_unpinned
 from rerank_sdk.ranking import Ranking, Timings
 from rerank_sdk.scorer import Scorer, UserPatches
-from rerank_sdk.store import EventStore
+from rerank_sdk.store import EventStore, Pruned, StoreLimits
+from rerank_sdk.store.opening import Durability
 from rerank_sdk.store.rows import check_id
-
-_MAX_HISTORIES = 10_000
-"""So many users are known to be loaded; others are read from the store again when they come back."""
 
 _log = logging.getLogger("rerank_sdk")
 
@@ -71,13 +70,15 @@ class Reranker:
         self._scorer = scorer
         self._problem = problem
         self._options = options
+        self._closed = False
         self._lock = threading.RLock()
         self._decisions = DecisionLog()
         self._patches = UserPatches(store, scorer.model_hash if scorer else "")
-        self._histories: OrderedDict[str, _History] = OrderedDict()
         self._recent_events = RecentEvents()
         self._items = ItemMemory(store, scorer.pipeline.spec.max_items if scorer else None)
         self._restore_items()
+        pipeline = scorer.pipeline if scorer else None
+        self._histories = Histories(store, pipeline, self._recent_events, self._decisions)
 
     @classmethod
     def open(
@@ -88,6 +89,10 @@ class Reranker:
         deadline_ms: float | None = 50.0,
         strict: bool = False,
         cache_dir: str | Path | None = None,
+        durability: Durability = "batched",
+        limits: StoreLimits | None = None,
+        require_consent: bool = False,
+        key: bytes | None = None,
     ) -> Reranker:
         """Open the state of an app, or make it.
 
@@ -103,6 +108,8 @@ class Reranker:
             Raise instead of falling back, for tests and tools.
         cache_dir
             Where machine code is kept; by default the user's cache directory.
+        durability, limits, require_consent, key
+            Of the event store, see :meth:`rerank_sdk.store.EventStore.open`.
 
         Raises
         ------
@@ -122,7 +129,14 @@ class Reranker:
                 raise InputError(f"{name}: a path holds no NUL character, got {given!r}")
         if Path(state_dir).is_file():
             raise StoreError(f"state folder {state_dir}: it is a file; give the folder that keeps the app's state")
-        store = EventStore.open(Path(state_dir) / "events.db", read_only_ok=True)
+        store = EventStore.open(
+            Path(state_dir) / "events.db",
+            read_only_ok=True,
+            durability=durability,
+            limits=limits,
+            require_consent=require_consent,
+            key=key,
+        )
         scorer: Scorer | None = None
         problem: str | None = None
         try:
@@ -169,24 +183,27 @@ class Reranker:
         if not isinstance(event, Event):
             raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
         event.check()
-        identity = event.identity()
+        identity, user = event.identity(), event.user
         with self._lock:
-            if identity in self._recent_events:
-                return 0
-            try:
-                history = self._load_user(event.user)
-            except StoreError:
+            history = self._histories.current(user)
+            if history is None:
                 # The event must not be lost with the history. Features follow when that can be read again.
-                history = None
-            if identity in self._recent_events:
+                with suppress(StoreError):
+                    history = self._histories.load(user)
+            if not self._recent_events.add(identity):
                 return 0
             item = self._items.unsaved(event.item)
-            self._store.append(event, item=item)
+            try:
+                self._store.append(event, item=item)
+            except BaseException:
+                self._recent_events.discard(identity)
+                raise
             if item is not None:
                 self._items.saved(item)
-            self._recent_events.add(identity)
-            if self._scorer is not None and history is not None and self._scorer.pipeline.update(event):
-                history.in_features = True
+            if history is not None:
+                if self._scorer is not None and self._scorer.pipeline.update(event):
+                    history.in_features = True
+                self._histories.tracked(user, history)
             examples = self._decisions.observe(event, self._patches.base_model)
             if examples:
                 self._store.save_examples(examples)
@@ -249,7 +266,7 @@ class Reranker:
         if duplicate := _first_duplicate(ids):
             return self._fall_back(request, f"candidate {duplicate!r} is in the list twice", started)
         with self._lock:
-            history = self._load_user(request.user)
+            history = self._histories.load(request.user)
             batch = scorer.pipeline.emit(request)
             self._items.note(request.candidates)
             patch = self._patches.get(request.user)
@@ -269,7 +286,7 @@ class Reranker:
             total_ms = (done - started) * 1e3
             late = deadline_ms is not None and total_ms > deadline_ms
             # Features of a user who was forgotten in the meantime must not be kept.
-            kept = self._histories.get(request.user) is history
+            kept = self._histories.is_current(request.user, history)
             if kept and head_input is not None and request.id is not None:
                 shown = np.arange(len(order)) if late else order
                 self._decisions.record(request.user, request.id, batch.time_ms, ids, shown, head_input, base)
@@ -311,10 +328,10 @@ class Reranker:
         base_model = self._patches.base_model
         while True:
             with self._lock:
-                history = self._load_user(user)
+                history = self._histories.load(user)
             patch, result = train_patch(self._store.load_examples(user, base_model=base_model), base_model)
             with self._lock:
-                if self._histories.get(user) is not history:
+                if not self._histories.is_current(user, history):
                     continue  # the user was forgotten meanwhile
                 version = self._patches.replace(user, patch, result)
                 return replace(result, version=version)
@@ -339,7 +356,7 @@ class Reranker:
                 self._scorer.pipeline.forget(user)
             self._decisions.forget(user)
             self._patches.forget(user)
-            self._histories.pop(user, None)
+            self._histories.forget(user)
             self._recent_events.forget(user)
             return self._store.forget(user)
 
@@ -347,7 +364,45 @@ class Reranker:
         """Everything that is held about a user, ready for JSON."""
         return self._store.export(user)
 
+    def set_consent(self, user: str | None, *, record: bool, upload: bool) -> None:
+        """Keep a user's answer to whether their events may be recorded and uploaded; None stands for everyone.
+
+        Raises
+        ------
+        StoreError
+            The answer cannot be written.
+        """
+        self._store.set_consent(user, record=record, upload=upload)
+
     # --- state ---------------------------------------------------------------------------------------------
+
+    def prune(self, now_ms: int) -> Pruned:
+        """Erase the oldest events beyond the limits of :meth:`open`; features keep what they have counted of them.
+
+        The states of the users concerned are saved before. Counts of everyone's events are the exception: at the next
+        opening they are made anew of the events that are left.
+
+        Parameters
+        ----------
+        now_ms
+            The time: milliseconds since 1970, UTC.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written now.
+        """
+        if self._scorer is None:
+            return self._store.prune(now_ms)
+        return self._store.prune(now_ms, before_erase=self._save_states)
+
+    def backup(self, *, now_ms: int | None = None, at_least_every_ms: int | None = None) -> Path | None:
+        """Copy the store beside itself, to be restored from should it be damaged; see the store's ``backup``."""
+        return self._store.backup(now_ms=now_ms, at_least_every_ms=at_least_every_ms)
+
+    def _save_states(self, users: Iterable[str]) -> None:
+        with self._lock:
+            self._histories.save(users)
 
     def health(self) -> Health:
         """How store and model are doing."""
@@ -378,7 +433,11 @@ class Reranker:
         StoreError
             It cannot be written now; the store stays open.
         """
-        self._store.close()
+        with self._lock:
+            if not self._closed:
+                self._histories.save_at_close()
+            self._store.close()
+            self._closed = True
 
     def __enter__(self) -> Reranker:
         return self
@@ -387,28 +446,6 @@ class Reranker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _load_user(self, user: str) -> _History:
-        """Bring a user's stored events into the feature state, once, or again after the state let them go."""
-        pipeline = self._scorer.pipeline if self._scorer else None
-        history = self._histories.get(user)
-        if history is not None and (pipeline is None or not history.in_features or pipeline.knows(user)):
-            self._histories.move_to_end(user)
-            return history
-        events = list(self._store.read(user))  # all or none: half a history must not count
-        if pipeline is not None:
-            pipeline.forget(user)  # a user known there, but no longer here, must not count twice
-        for event in events:
-            self._recent_events.add(event.identity())
-            self._decisions.see(event)
-            if pipeline is not None:
-                pipeline.update(event)
-        if history is None:
-            history = self._histories[user] = _History()
-            if len(self._histories) > _MAX_HISTORIES:
-                self._histories.popitem(last=False)
-        history.in_features = pipeline is not None and pipeline.knows(user)
-        return history
 
     def _restore_items(self) -> None:
         items = self._items.stored()
@@ -428,13 +465,6 @@ class _Options:
     def __init__(self, deadline_ms: float | None, strict: bool) -> None:
         self.deadline_ms = deadline_ms
         self.strict = strict
-
-
-class _History:
-    """Stands for a user whose events were read; another object stands for them after they were forgotten."""
-
-    def __init__(self) -> None:
-        self.in_features = False
 
 
 def _pinned(ids: list[str], shown: int, seen: set[str], standing: NDArray[np.int64] | None) -> NDArray[np.bool_]:

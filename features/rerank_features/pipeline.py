@@ -424,6 +424,17 @@ class FeaturePipeline:
         """
         return self._state.knows(user)
 
+    def newest_ms(self, user: str) -> int:
+        """Time of the user's newest event that matters, -1 for a user without a state.
+
+        Examples
+        --------
+        >>> FeaturePipeline(FeatureSpec(name="feed")).newest_ms("u")
+        -1
+        """
+        row = self._state.known_user_row(user)
+        return int(self._state.users[row, code.NEWEST]) if row >= 0 else -1
+
     def forget(self, user: str) -> None:
         """Remove every trace of a user from the state; the memory is overwritten. Unknown users are no error.
 

@@ -10,6 +10,7 @@ import pytest
 
 from rerank_engine.errors import BundleError, EventError, InputError, ModelFileError, RerankError, StoreError
 from rerank_features import Event, Item, Request
+from rerank_sdk import histories
 from rerank_sdk.bundle import Bundle
 from rerank_sdk.store import schema
 
@@ -556,9 +557,7 @@ def test_an_event_changed_behind_the_border_reaches_nothing(open_reranker, kit, 
 
 
 def test_many_users_who_only_look_take_bounded_memory(open_reranker, kit, monkeypatch):
-    from rerank_sdk import reranker as module
-
-    monkeypatch.setattr(module, "_MAX_HISTORIES", 5)
+    monkeypatch.setattr(histories, "MAX_HISTORIES", 5)
     reranker = open_reranker()
     reranker.remember(kit.items)
     reranker.track([kit.event(2, after_s=place, user="ann") for place in range(4)])
