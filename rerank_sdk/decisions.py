@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,26 +99,32 @@ class DecisionLog:
         while len(lists) > _OPEN_LISTS:
             lists.popitem(last=False)
 
-    def observe(self, event: Event, base_model: str) -> list[Example]:
+    def observe(self, event: Event, base_model: str) -> Sequence[Example]:
         """Take feedback in: the item counts as seen in its list, and pairs are learned from.
 
         Returns
         -------
-        list of Example
+        sequence of Example
             Features are the preferred item's head input minus the other's, then the difference of their base scores;
             the label is 1.
         """
-        self.see(event)
-        lists = self._decisions.get(event.user)
-        if lists is None or event.request is None:
-            return []
-        decision = lists.get(event.request)
+        user, request = event.user, event.request
+        if request is None:
+            return ()
+        if request == self._last_seen[1] and user == self._last_seen[0]:
+            self._last_seen[2].add(event.item)
+        else:
+            self.see(event)
+        lists = self._decisions.get(user)
+        if lists is None:
+            return ()
+        decision = lists.get(request)
         if decision is None or event.item in decision.touched or event.item not in decision.ids:
-            return []
+            return ()
         if event.kind == "impression":
             decision.impressed.add(event.item)
         if event.kind not in POSITIVE_KINDS and event.kind not in NEGATIVE_KINDS:
-            return []
+            return ()
         decision.touched.add(event.item)
         ids = decision.ids
         place = ids.index(event.item)
@@ -130,8 +136,8 @@ class DecisionLog:
         pairs = [(place, other) if wanted else (other, place) for other in (chosen if wanted else chosen[:1])]
         return [
             Example(
-                user=event.user,
-                request=event.request,
+                user=user,
+                request=request,
                 item=_pair_id(event, better, worse),
                 time_ms=event.time_ms,
                 label=1.0,

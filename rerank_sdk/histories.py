@@ -128,12 +128,6 @@ class Histories:
         self._last = None
         self._known.pop(user, None)
 
-    def tracked(self, user: str, history: History) -> None:
-        """Count an event that was taken in; now and then the state is saved."""
-        history.tracked += 1
-        if history.tracked % SAVE_EVERY_EVENTS == 0:
-            self.save((user,))
-
     def save(self, users: Iterable[str]) -> None:
         """Save states of users, where they hold exactly what the store holds.
 

@@ -67,7 +67,7 @@ class ItemMemory:
         self._store = store
         self._limit = limit
         self._known: OrderedDict[str, Item] = OrderedDict()
-        self._saved: dict[str, Item] = {}
+        self._unsaved: dict[str, Item] = {}
         self._last: tuple[Item, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
@@ -78,22 +78,22 @@ class ItemMemory:
         if items is self._last:
             return
         self._last = items
+        known = self._known
         for item in items:
-            if item.id not in self._known or not item.is_bare:
-                self._known[item.id] = item
-        while self._limit is not None and len(self._known) > self._limit:
-            self._known.popitem(last=False)
+            before = known.get(item.id)
+            if before is not item and (before is None or not item.is_bare):
+                known[item.id] = self._unsaved[item.id] = item
+        while self._limit is not None and len(known) > self._limit:
+            name, _ = known.popitem(last=False)
+            self._unsaved.pop(name, None)
 
     def unsaved(self, name: str) -> Item | None:
         """The item as it is now, if the store does not hold it so: a killed process must find its fields again."""
-        item = self._known.get(name)
-        return item if item is not None and self._saved.get(name) is not item else None
+        return self._unsaved.get(name)
 
     def saved(self, item: Item) -> None:
         """The store holds the item as it is now."""
-        self._saved[item.id] = item
-        if len(self._saved) > len(self._known):
-            self._saved.pop(next(iter(self._saved)))
+        self._unsaved.pop(item.id, None)
 
     def stored(self) -> list[Item]:
         """Items that the store holds, as many as are remembered; rows of another version are left out."""
@@ -105,4 +105,4 @@ class ItemMemory:
 
     def erased(self) -> None:
         """The store has let go of items: save them again with their next event."""
-        self._saved.clear()
+        self._unsaved = dict(self._known)

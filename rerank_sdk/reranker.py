@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Event, Item, Request
 from rerank_features.state import as_items
+from rerank_sdk import histories
 from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
 from rerank_sdk.explain import explain_scores
@@ -77,8 +78,8 @@ class Reranker:
         self._recent_events = RecentEvents()
         self._items = ItemMemory(store, scorer.pipeline.spec.max_items if scorer else None)
         self._restore_items()
-        pipeline = scorer.pipeline if scorer else None
-        self._histories = Histories(store, pipeline, self._recent_events, self._decisions)
+        self._pipeline = scorer.pipeline if scorer else None
+        self._histories = Histories(store, self._pipeline, self._recent_events, self._decisions)
 
     @classmethod
     def open(
@@ -177,11 +178,14 @@ class Reranker:
             return self._track_one(events)
         if not isinstance(events, Iterable):
             raise EventError(f"track: expected Events, got {type(events).__name__}: build them by Event(...)")
-        return sum(self._track_one(event) for event in events)
+        count = 0
+        for event in events:
+            if not isinstance(event, Event):
+                raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
+            count += self._track_one(event)
+        return count
 
     def _track_one(self, event: Event) -> int:
-        if not isinstance(event, Event):
-            raise EventError(f"track: expected an Event, got {type(event).__name__}: build it by Event(...)")
         event.check()
         identity, user = event.identity(), event.user
         with self._lock:
@@ -194,16 +198,21 @@ class Reranker:
                 return 0
             item = self._items.unsaved(event.item)
             try:
-                self._store.append(event, item=item)
+                if item is None:
+                    self._store.append(event)
+                else:
+                    self._store.append(event, item=item)
             except BaseException:
                 self._recent_events.discard(identity)
                 raise
             if item is not None:
                 self._items.saved(item)
             if history is not None:
-                if self._scorer is not None and self._scorer.pipeline.update(event):
+                if self._pipeline is not None and self._pipeline.update(event):
                     history.in_features = True
-                self._histories.tracked(user, history)
+                history.tracked += 1
+                if history.tracked % histories.SAVE_EVERY_EVENTS == 0:
+                    self._histories.save((user,))
             examples = self._decisions.observe(event, self._patches.base_model)
             if examples:
                 self._store.save_examples(examples)

@@ -152,18 +152,20 @@ class Event(_Border):
 
     def identity(self) -> tuple[object, ...]:
         """What makes two deliveries the same event: user and id, or without an id every field. Hashable."""
-        if self.id is not None:
-            return self.user, self.id
+        known = self.__dict__  # a third of the time of reading attributes
+        if known["id"] is not None:
+            return known["user"], known["id"]
+        value, attributes = known["value"], known["attributes"]
         return (
-            self.user,
-            self.item,
-            self.kind,
-            self.time_ms,
-            self.position,
-            self.request,
+            known["user"],
+            known["item"],
+            known["kind"],
+            known["time_ms"],
+            known["position"],
+            known["request"],
             # Minus zero is zero, also once it comes back from a store.
-            None if self.value is None else self.value + 0.0,
-            tuple(sorted(self.attributes.items())) if self.attributes else None,
+            None if value is None else value + 0.0,
+            tuple(sorted(attributes.items())) if attributes else None,
         )
 
     def key(self) -> bytes:

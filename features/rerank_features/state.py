@@ -7,9 +7,10 @@ list, so that forgetting a user frees and overwrites exactly what is theirs.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
 ACTIVE_USERS = 256
 """Users whose states lie ready in arrays, in one pipeline."""
 
+_LINE_BYTES = 64
 _FIRST_USERS = 4
 _FIRST_ITEMS = 128
 _FIRST_SLOTS = 64
@@ -81,7 +83,7 @@ class FlatState:
         self.users = _new_users(user_count, code.USER_SEQUENCES + 2 * program.sequences.shape[0])
         self.entries = np.zeros((user_count, code.ENTRY_CELLS * program.entry_count), np.int64)
         self.values = np.zeros((user_count, program.entry_count), np.float64)
-        self.slots = np.full((max(_FIRST_SLOTS, 2 * int(program.limits[0])), program.slot_width), -1, np.int64)
+        self.slots = _aligned((max(_FIRST_SLOTS, 2 * int(program.limits[0])), program.slot_width), np.int64, fill=-1)
         self.table = np.zeros(_table_size(self.slots.shape[0]), np.int64)
         self.pool = np.zeros(max(_FIRST_CELLS, 2 * int(program.limits[1])), np.int64)
         self.meta = np.full(code.META_FREE_BLOCKS + counters, -1, np.int64)
@@ -226,11 +228,11 @@ class FlatState:
         """
         if self._last is not None and self._last[0] is items:
             return self._last[1]
-        found = list(map(self._row_of_object.get, map(id, items)))
-        if None in found:
-            self._remember(items, found)
-            found = [self.item_rows[item.id] for item in items]
-        rows = array("i", [row for row in found if row is not None])
+        try:
+            rows = array("i", map(self._row_of_object.__getitem__, map(id, items)))
+        except KeyError:  # an object that was not met before
+            self._remember(items, list(map(self._row_of_object.get, map(id, items))))
+            rows = array("i", [self.item_rows[item.id] for item in items])
         if isinstance(items, tuple):  # a list might have other content the next time
             self._last = items, rows
         return rows
@@ -391,9 +393,17 @@ def _new_users(count: int, columns: int) -> NDArray[np.int64]:
 
 
 def _longer(array: NDArray[_Number], rows: int, fill: int = 0) -> NDArray[_Number]:
-    longer = np.full((rows, *array.shape[1:]), fill, array.dtype)
+    longer: NDArray[_Number] = _aligned((rows, *array.shape[1:]), array.dtype, fill)
     longer[: array.shape[0]] = array
     return longer
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any, fill: int) -> NDArray[Any]:
+    """An array that begins at a line of the cache."""
+    size = np.dtype(dtype).itemsize
+    room = np.full(math.prod(shape) + _LINE_BYTES // size, fill, dtype)
+    first = -room.ctypes.data % _LINE_BYTES // size
+    return room[first : first + math.prod(shape)].reshape(shape)
 
 
 def _round_up(count: int) -> int:

@@ -47,7 +47,7 @@ EVERYONE = 0
 
 # slots: (M, SLOT_COUNTERS + 2 C) int64, one row for each (user, key, value). Newer and older: the list by last use;
 # next and previous: the list of its user. Used: when, by ``META_USES``.
-# Tick and place belong to a request.
+# Tick and place belong to a request. What looks for a slot touches the first eight cells: one line of the cache.
 (
     SLOT_HASH,
     SLOT_NEWER,
@@ -55,11 +55,11 @@ EVERYONE = 0
     SLOT_USER,
     SLOT_KEY,
     SLOT_VALUE,
+    SLOT_TICK,
+    SLOT_PLACE,
     SLOT_NEXT,
     SLOT_PREVIOUS,
     SLOT_USED,
-    SLOT_TICK,
-    SLOT_PLACE,
     SLOT_COUNTERS,
 ) = range(12)
 

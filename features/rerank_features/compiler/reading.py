@@ -230,13 +230,13 @@ def _read_ring(
     ring = counts[2 * (block + RING_COUNTS) : 2 * (block + RING_COUNTS) + BUCKETS]
     count = 0
     for k in range(BUCKETS):
-        count += int(ring[k]) if (place - k) % BUCKETS <= span else 0
+        count += int(ring[k]) if (place - k) & (BUCKETS - 1) <= span else 0
     ones[at] = count
     if has_sums:
         sums = pool[block + RING_SUMS : block + RING_SUMS + BUCKETS]
         total = 0
         for k in range(BUCKETS):
-            total += sums[k] if (place - k) % BUCKETS <= span else 0
+            total += sums[k] if (place - k) & (BUCKETS - 1) <= span else 0
         totals[at] = total * QUANTUM
 
 

@@ -32,7 +32,9 @@ from rerank_features.compiler import (
     SLOT_HASH,
     SLOT_KEY,
     SLOT_NEXT,
+    SLOT_PLACE,
     SLOT_PREVIOUS,
+    SLOT_TICK,
     SLOT_USED,
     SLOT_USER,
     SLOT_VALUE,
@@ -186,7 +188,9 @@ def new_slot(table: Ints, slots: Ints, meta: Ints, users: Ints, user: int, key: 
     first = users[user, FIRST_SLOT]
     slots[slot, SLOT_NEXT] = first
     slots[slot, SLOT_PREVIOUS] = -1
-    slots[slot, SLOT_USED:] = -1  # no use, no request, no place, no block, no time
+    slots[slot, SLOT_TICK] = -1
+    slots[slot, SLOT_PLACE] = -1
+    slots[slot, SLOT_USED:] = -1  # no use, no block, no time
     if first >= 0:
         slots[first, SLOT_PREVIOUS] = slot
     users[user, FIRST_SLOT] = slot
