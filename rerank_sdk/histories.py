@@ -11,6 +11,7 @@ from rerank_features import Event, FeaturePipeline
 from rerank_sdk.decisions import DecisionLog
 from rerank_sdk.memory import RecentEvents
 from rerank_sdk.store import EventStore
+from rerank_sdk.triggering import Triggers
 
 MAX_HISTORIES = 10_000
 """So many users are known to be loaded; others are read from the store again when they come back."""
@@ -57,7 +58,7 @@ class Histories:
         Where events and states are.
     pipeline
         The feature state, or None without a model.
-    recent_events, decisions
+    recent_events, decisions, triggers
         Told of the events that are read.
     """
 
@@ -67,7 +68,9 @@ class Histories:
         pipeline: FeaturePipeline | None,
         recent_events: RecentEvents,
         decisions: DecisionLog,
+        triggers: Triggers | None = None,
     ) -> None:
+        self._triggers = triggers
         self._store = store
         self._pipeline = pipeline
         self._spec_hash = pipeline.spec.content_hash() if pipeline is not None else ""
@@ -108,9 +111,12 @@ class Histories:
         if history is not None:
             return history
         stored = self._store.count(user)
-        for event in self._restore(user):
+        events = self._restore(user)
+        for event in events:
             self._recent_events.add(event.identity())
             self._decisions.see(event)
+        if self._triggers is not None:
+            self._triggers.restore(user, events)
         history = self._known.setdefault(user, History())
         history.stored, history.tracked = stored, 0
         history.in_features = self._pipeline is not None and self._pipeline.knows(user)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rerank_engine.errors import EventError, InputError, RerankError, StoreError
 from rerank_features import Event, Item, Request
 from rerank_features.state import as_items
+from rerank_features.triggers import Fired, TriggerSpec
 from rerank_sdk import histories
 from rerank_sdk.bundle import Bundle, builtin_bundle
 from rerank_sdk.decisions import DecisionLog
@@ -39,6 +40,7 @@ from rerank_sdk.scorer import Scorer, UserPatches
 from rerank_sdk.store import EventStore, Pruned, StoreLimits
 from rerank_sdk.store.opening import Durability
 from rerank_sdk.store.rows import check_id
+from rerank_sdk.triggering import Triggers
 
 _log = logging.getLogger("rerank_sdk")
 
@@ -66,7 +68,15 @@ class Reranker:
     >>> folder.cleanup()
     """
 
-    def __init__(self, store: EventStore, scorer: Scorer | None, problem: str | None, options: _Options) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        scorer: Scorer | None,
+        problem: str | None,
+        options: _Options,
+        triggers: Triggers | None = None,
+    ) -> None:
+        self._triggers = triggers
         self._store = store
         self._scorer = scorer
         self._problem = problem
@@ -79,7 +89,7 @@ class Reranker:
         self._items = ItemMemory(store, scorer.pipeline.spec.max_items if scorer else None)
         self._restore_items()
         self._pipeline = scorer.pipeline if scorer else None
-        self._histories = Histories(store, self._pipeline, self._recent_events, self._decisions)
+        self._histories = Histories(store, self._pipeline, self._recent_events, self._decisions, triggers)
 
     @classmethod
     def open(
@@ -94,6 +104,8 @@ class Reranker:
         limits: StoreLimits | None = None,
         require_consent: bool = False,
         key: bytes | None = None,
+        triggers: TriggerSpec | None = None,
+        on_trigger: Callable[[Fired], object] | None = None,
     ) -> Reranker:
         """Open the state of an app, or make it.
 
@@ -111,6 +123,9 @@ class Reranker:
             Where machine code is kept; by default the user's cache directory.
         durability, limits, require_consent, key
             Of the event store, see :meth:`rerank_sdk.store.EventStore.open`.
+        triggers, on_trigger
+            Rules over tracked events, and who is called with each that fires: in the thread that tracks, when the
+            event has been taken in. Give both or none. An exception of the callback is logged.
 
         Raises
         ------
@@ -119,10 +134,12 @@ class Reranker:
         BundleError, ModelFileError, SpecError
             The bundle cannot be used, with ``strict``. Otherwise events are kept, and every ranking falls back.
         InputError
-            The deadline is not positive.
+            The deadline is not positive, or of triggers and callback only one is given.
         """
         if deadline_ms is not None and not (isinstance(deadline_ms, int | float) and deadline_ms > 0):
             raise InputError(f"deadline_ms must be a positive number of milliseconds or None, got {deadline_ms!r}")
+        if (triggers is None) != (on_trigger is None):
+            raise InputError("triggers and on_trigger belong together: give both, or none")
         for name, given in (("state_dir", state_dir), ("cache_dir", cache_dir)):
             if not isinstance(given, str | Path) and (given is not None or name == "state_dir"):
                 raise InputError(f"{name}: expected the path of a folder, got {type(given).__name__}")
@@ -149,7 +166,8 @@ class Reranker:
                     raise
                 problem = f"{type(error).__name__}: {error}"
                 _log.warning("no model, every list keeps the server's order: %s", problem)
-            return cls(store, scorer, problem, _Options(deadline_ms, strict))
+            rules = Triggers(triggers, on_trigger) if triggers is not None and on_trigger is not None else None
+            return cls(store, scorer, problem, _Options(deadline_ms, strict), rules)
         except BaseException:
             store.close()
             raise
@@ -216,6 +234,9 @@ class Reranker:
             examples = self._decisions.observe(event, self._patches.base_model)
             if examples:
                 self._store.save_examples(examples)
+            fired = self._triggers.feed(event) if self._triggers is not None else ()
+        if fired and self._triggers is not None:
+            self._triggers.tell(fired)
         return 1
 
     def remember(self, items: Iterable[Item]) -> None:
@@ -266,6 +287,11 @@ class Reranker:
 
     def _rank(self, request: Request, started: float) -> Ranking:
         scorer = self._scorer
+        if self._triggers is not None:
+            with self._lock:
+                with suppress(StoreError):  # stored events come first: reading them begins the user anew
+                    self._histories.load(request.user)
+                self._triggers.note(request)
         if scorer is None:
             return self._fall_back(request, f"no model: {self._problem}", started)
         if not request.candidates:
@@ -366,6 +392,8 @@ class Reranker:
             self._decisions.forget(user)
             self._patches.forget(user)
             self._histories.forget(user)
+            if self._triggers is not None:
+                self._triggers.forget(user)
             self._recent_events.forget(user)
             return self._store.forget(user)
 
