@@ -349,3 +349,22 @@ def test_parked_states_are_small() -> None:
     saved = pipeline.save("u")
     assert saved is not None
     assert len(saved) < 64_000
+
+
+def test_ten_thousand_users_in_one_process() -> None:
+    """As many as a spec remembers by default: all are known, and none has another's numbers."""
+    pipeline = FeaturePipeline(small_spec())
+    pipeline.remember(ITEMS)
+    users = small_spec().max_users
+    for number in range(users):
+        for place in range(number % 3 + 1):
+            pipeline.update(event(f"u{number}", number % ITEM_COUNT, 1_000 * place))
+    assert all(pipeline.knows(f"u{number}") for number in range(users))
+    for number in (0, 1, 4_321, users - 1):
+        request = Request(user=f"u{number}", time_ms=5_000, candidates=ITEMS)
+        expected = [float(number % 3 + 1) if place == number % ITEM_COUNT else 0.0 for place in range(ITEM_COUNT)]
+        assert pipeline.emit(request).arrays["dense"][:, 0].tolist() == expected
+    pipeline.update(event("one more", 0, 0))
+    assert not pipeline.knows("u2")  # the least recently used
+    assert sum(map(len, pipeline._state.parked.values())) < 5_000 * users
+    assert pipeline._state.users.shape[0] <= 2 * 256
