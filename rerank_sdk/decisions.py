@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,32 +99,32 @@ class DecisionLog:
         while len(lists) > _OPEN_LISTS:
             lists.popitem(last=False)
 
-    def observe(self, event: Event, base_model: str) -> Sequence[Example]:
+    def observe(self, event: Event, base_model: str) -> list[Example]:
         """Take feedback in: the item counts as seen in its list, and pairs are learned from.
 
         Returns
         -------
-        sequence of Example
+        list of Example
             Features are the preferred item's head input minus the other's, then the difference of their base scores;
             the label is 1.
         """
         user, request = event.user, event.request
         if request is None:
-            return ()
+            return []
         if request == self._last_seen[1] and user == self._last_seen[0]:
             self._last_seen[2].add(event.item)
         else:
             self.see(event)
         lists = self._decisions.get(user)
         if lists is None:
-            return ()
+            return []
         decision = lists.get(request)
         if decision is None or event.item in decision.touched or event.item not in decision.ids:
-            return ()
+            return []
         if event.kind == "impression":
             decision.impressed.add(event.item)
         if event.kind not in POSITIVE_KINDS and event.kind not in NEGATIVE_KINDS:
-            return ()
+            return []
         decision.touched.add(event.item)
         ids = decision.ids
         place = ids.index(event.item)
