@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -95,6 +97,18 @@ class Part(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise SpecError(explain(type(self), data, error)) from None
+
+
+def canonical_hash(part: BaseModel) -> str:
+    """SHA-256 of a part's canonical JSON, in hexadecimal: equal for parts that are equal.
+
+    Examples
+    --------
+    >>> canonical_hash(Decay(half_life_s=1.0)) == canonical_hash(Decay(half_life_s=1))
+    True
+    """
+    canonical = json.dumps(part.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class Decay(Part):

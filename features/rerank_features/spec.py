@@ -21,15 +21,11 @@ that binds a model to the features it was trained on.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rerank_engine.errors import SpecError
 from rerank_features.dense import (
     ContextMatch,
     ContextNumeric,
@@ -64,10 +60,11 @@ from rerank_features.parts import (
     Label,
     Part,
     Positive,
+    canonical_hash,
     distinct,
 )
 from rerank_features.spec_check import check_spec
-from rerank_features.toml_text import toml_text
+from rerank_features.toml_text import read_toml, toml_text
 
 __all__ = [
     "USER_KEY",
@@ -367,21 +364,7 @@ class FeatureSpec(Part):
         >>> FeatureSpec.from_toml('name = "feed"').session_gap_s
         1800.0
         """
-        if not isinstance(source, str | Path):
-            raise SpecError(f"expected TOML text or a path, got {type(source).__name__}; give a str or a Path")
-        text = source if isinstance(source, str) else ""
-        where = "the given text"
-        if isinstance(source, Path) or not any(sign in text for sign in "=\n"):
-            where = str(source)
-            try:
-                text = Path(source).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError, ValueError) as error:
-                raise SpecError(f"cannot read the feature spec {where}: {error}; give a TOML file in UTF-8") from None
-        try:
-            data = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise SpecError(f"the feature spec in {where} is no TOML: {error}; correct that line") from None
-        return cls(**data)
+        return cls(**read_toml(source, "the feature spec"))
 
     def to_toml(self) -> str:
         """Write the spec as TOML: every option, also the defaults, in a fixed order.
@@ -401,5 +384,4 @@ class FeatureSpec(Part):
         >>> FeatureSpec(name="a").content_hash() == FeatureSpec.from_toml('name = "a"').content_hash()
         True
         """
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return canonical_hash(self)

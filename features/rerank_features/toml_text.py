@@ -1,9 +1,49 @@
-"""Plain values as TOML text, in a fixed order; the standard library only reads TOML."""
+"""Specs as TOML: read from a path or a text, and written in a fixed order; the standard library only reads."""
 
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
+
+from rerank_engine.errors import SpecError
+
+
+def read_toml(source: str | Path, what: str) -> dict[str, Any]:
+    """Read a path, or the text itself: a string with an equals sign or a line break is text.
+
+    Parameters
+    ----------
+    source
+        Path or text.
+    what
+        How errors call what is read.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or is no TOML.
+
+    Examples
+    --------
+    >>> read_toml('name = "feed"', "the feature spec")
+    {'name': 'feed'}
+    """
+    if not isinstance(source, str | Path):
+        raise SpecError(f"expected TOML text or a path, got {type(source).__name__}; give a str or a Path")
+    text = source if isinstance(source, str) else ""
+    where = "the given text"
+    if isinstance(source, Path) or not any(sign in text for sign in "=\n"):
+        where = str(source)
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise SpecError(f"cannot read {what} {where}: {error}; give a TOML file in UTF-8") from None
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SpecError(f"{what} in {where} is no TOML: {error}; correct that line") from None
 
 
 def toml_text(data: dict[str, Any]) -> str:

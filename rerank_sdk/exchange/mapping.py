@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,6 +34,7 @@ from pydantic_core import CoreSchema
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import Kind
+from rerank_features.toml_text import read_toml
 from rerank_sdk.exchange.explain import explain, nearest
 from rerank_sdk.exchange.paths import EACH, steps_of
 from rerank_sdk.exchange.times import TimeUnit, zone_named
@@ -351,21 +351,7 @@ class EventMapping(_Fields):
         Traceback (most recent call last):
         rerank_engine.errors.SpecError: invalid mapping: rule 'm' does not say where user comes from
         """
-        if not isinstance(source, str | Path):
-            raise SpecError(f"expected TOML text or a path, got {type(source).__name__}; give a str or a Path")
-        text = source if isinstance(source, str) else ""
-        where = "the given text"
-        if isinstance(source, Path) or not any(sign in text for sign in "=\n"):
-            where = str(source)
-            try:
-                text = Path(source).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError, ValueError) as error:
-                raise SpecError(f"cannot read the mapping {where}: {error}; give a TOML file in UTF-8") from None
-        try:
-            data = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise SpecError(f"the mapping in {where} is no TOML: {error}; correct that line") from None
-        return cls(**data)
+        return cls(**read_toml(source, "the mapping"))
 
     @classmethod
     def builtin(cls, name: str) -> EventMapping:

@@ -14,9 +14,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,8 +21,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import MAX_POSITION, Kind
-from rerank_features.parts import MAX_WINDOW_S, Flag, Label, Number, distinct
-from rerank_features.toml_text import toml_text
+from rerank_features.parts import MAX_WINDOW_S, Flag, Label, Number, canonical_hash, distinct
+from rerank_features.toml_text import read_toml, toml_text
 from rerank_features.triggers.spec_errors import explain
 
 MAX_PATTERN_EVENTS = 1_000
@@ -232,21 +229,7 @@ did you mean 'rerank'?
         >>> TriggerSpec.from_toml('name = "feed"').session_gap_s
         1800.0
         """
-        if not isinstance(source, str | Path):
-            raise SpecError(f"expected TOML text or a path, got {type(source).__name__}; give a str or a Path")
-        text = source if isinstance(source, str) else ""
-        where = "the given text"
-        if isinstance(source, Path) or not any(sign in text for sign in "=\n"):
-            where = str(source)
-            try:
-                text = Path(source).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError, ValueError) as error:
-                raise SpecError(f"cannot read the trigger spec {where}: {error}; give a TOML file in UTF-8") from None
-        try:
-            data = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise SpecError(f"the trigger spec in {where} is no TOML: {error}; correct that line") from None
-        return cls(**data)
+        return cls(**read_toml(source, "the trigger spec"))
 
     def to_toml(self) -> str:
         """Write the spec as TOML: every option, also the defaults, in a fixed order.
@@ -266,5 +249,4 @@ did you mean 'rerank'?
         >>> len(TriggerSpec(name="a").content_hash())
         64
         """
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return canonical_hash(self)
