@@ -66,8 +66,8 @@ def append_events_per_s(items: tuple[Item, ...], seed: int, count: int) -> float
 def track_us(
     bundle: Bundle, items: tuple[Item, ...], seed: int, count: int, cache: Path | None = None
 ) -> NDArray[np.float64]:
-    """Microseconds of each ``Reranker.track`` of one event, features updated; the first half of the calls warms up."""
-    events = list(itertools.islice(shop_events(items, seed, users=50), count))
+    """Microseconds of each ``Reranker.track`` of one event of one user, as on a device; the first half warms up."""
+    events = list(itertools.islice(shop_events(items, seed, users=1), count))
     times_us = np.empty(count)
     with (
         tempfile.TemporaryDirectory() as folder,
