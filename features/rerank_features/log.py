@@ -191,8 +191,9 @@ class ListColumns:
 
 
 def _coded(values: Sequence[Any], where: str) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    places: dict[Any, int] = {}
-    codes = [places.setdefault(value, len(places)) for value in values]
+    distinct = dict.fromkeys(values)
+    places: dict[Any, int] = dict(zip(distinct, range(len(distinct)), strict=True))
+    codes = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
     names: list[str] = []
     moved = np.empty(len(places), np.int32)
     for place, value in enumerate(places):
@@ -200,13 +201,13 @@ def _coded(values: Sequence[Any], where: str) -> tuple[tuple[str, ...], NDArray[
             moved[place] = -1
             continue
         if isinstance(value, bool) or not isinstance(value, str | int):
-            row = codes.index(place)
+            row = int(np.flatnonzero(codes == place)[0])
             raise EventError(f"{where}: row {row} is {value!r}; expected a word or a whole number")
         moved[place] = len(names)
         names.append(str(value))
     if len(set(names)) < len(names):
         raise EventError(f"{where}: holds words and numbers that read the same; give all of them as words")
-    return tuple(names), moved[np.array(codes, np.int64)] if codes else np.zeros(0, np.int32)
+    return tuple(names), moved[codes]
 
 
 def _ids(where: str, column: Any, count: int | None = None) -> Names:

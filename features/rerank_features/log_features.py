@@ -122,7 +122,7 @@ class _Outputs:
         arrays: dict[str, NDArray[Any]] = {}
         for one in self._program.segments:
             buffer: NDArray[Any] = self.integers if one.integer else self.singles
-            arrays[one.name] = np.ascontiguousarray(buffer[:, one.start : one.stop]).reshape(-1, *one.shape)
+            arrays[one.name] = buffer[:, one.start : one.stop].reshape(-1, *one.shape)
         return arrays
 
 

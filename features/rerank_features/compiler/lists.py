@@ -31,6 +31,9 @@ Rows = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 _DAY_MS = 86_400_000
+_COUNTED = 512
+"""Up to so many values, comparing each with all in vectors is faster than sorting them."""
+
 _FIRST_WEEKDAY = 3
 """1970-01-01 was a Thursday."""
 
@@ -70,6 +73,40 @@ def _sort(column: Floats, out: Floats) -> None:
                 place -= step
             out[place] = value
         step //= 3
+
+
+@compiled
+def _counts(column: Floats, value: float) -> tuple[int, int]:
+    """How many are less than a value, and how many equal it."""
+    below, equal = 0, 0
+    for n in range(column.size):
+        below += column[n] < value
+        equal += column[n] == value
+    return below, equal
+
+
+@compiled
+def _rank_by_counting(column: Floats, values: Floats) -> None:
+    """As :func:`_rank`; ``values`` is a copy of the column."""
+    others = column.size - 1
+    for n in range(column.size):
+        below, equal = _counts(values, values[n])
+        above = column.size - below - equal
+        column[n] = (above + 0.5 * (equal - 1)) / others if others > 0 else 0.0
+
+
+@compiled
+def _median_by_counting(column: Floats) -> float:
+    """Mean of the two values in the middle."""
+    first, second = (column.size - 1) // 2, column.size // 2
+    low, high = column[0], column[0]
+    for n in range(column.size):
+        below, equal = _counts(column, column[n])
+        if below <= first and first < below + equal:
+            low = column[n]
+        if below <= second and second < below + equal:
+            high = column[n]
+    return 0.5 * low + 0.5 * high
 
 
 @compiled
@@ -147,6 +184,15 @@ def transform(column: Floats, kind: int, mean: float, scale: float, scratch: Flo
             least, most = min(least, column[n]), max(most, column[n])
         for n in range(column.size):
             column[n] = (column[n] - least) / (most - least) if most > least else 0.0
+    elif column.size <= _COUNTED:
+        if kind == LIST_RANK:
+            for n in range(column.size):
+                scratch[n] = column[n]
+            _rank_by_counting(column, scratch)
+        else:
+            center = _median_by_counting(column)
+            for n in range(column.size):
+                column[n] -= center
     else:
         _sort(column, scratch)
         if kind == LIST_RANK:

@@ -204,15 +204,17 @@ def read_windows(
 
 @compiled
 def _read_session(pool: Ints, block: int, floor: int, has_sums: bool, at: int, ones: Floats, totals: Floats) -> None:
-    stamps = pool[block : block + 3 * BUCKETS]
+    # Loops over a size that is read stay loops, and become vectors; sixteen known steps would become branches.
+    stamps, counts = pool[block : block + BUCKETS], pool[block + BUCKETS : block + 2 * BUCKETS]
     count = 0
-    for k in range(BUCKETS):
-        count += stamps[k + BUCKETS] if stamps[k] >= floor else 0
+    for k in range(stamps.size):
+        count += counts[k] * (stamps[k] >= floor)
     ones[at] = count
     if has_sums:
+        sums = pool[block + 2 * BUCKETS : block + 3 * BUCKETS]
         total = 0
-        for k in range(BUCKETS):
-            total += stamps[k + 2 * BUCKETS] if stamps[k] >= floor else 0
+        for k in range(stamps.size):
+            total += sums[k] * (stamps[k] >= floor)
         totals[at] = total * QUANTUM
 
 
@@ -229,14 +231,14 @@ def _read_ring(
     place = newest % BUCKETS
     ring = counts[2 * (block + RING_COUNTS) : 2 * (block + RING_COUNTS) + BUCKETS]
     count = 0
-    for k in range(BUCKETS):
-        count += int(ring[k]) if (place - k) & (BUCKETS - 1) <= span else 0
+    for k in range(ring.size):
+        count += int(ring[k]) * ((place - k) & (BUCKETS - 1) <= span)
     ones[at] = count
     if has_sums:
         sums = pool[block + RING_SUMS : block + RING_SUMS + BUCKETS]
         total = 0
-        for k in range(BUCKETS):
-            total += sums[k] if (place - k) & (BUCKETS - 1) <= span else 0
+        for k in range(sums.size):
+            total += sums[k] * ((place - k) & (BUCKETS - 1) <= span)
         totals[at] = total * QUANTUM
 
 
