@@ -14,7 +14,7 @@ from rerank_engine.errors import InputError
 from rerank_features import compiler as code
 from rerank_features.dense import DenseFeature, OfHistory, Similarity
 from rerank_features.events import Event, Item, Request
-from rerank_features.packing import kind_number, pack_events, replay_records
+from rerank_features.packing import pack_events, replay_records
 from rerank_features.pipeline import FeaturePipeline
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import as_items
@@ -164,7 +164,7 @@ class _AllButOne:
 
     def reads(self, event: Event) -> bool:
         """Whether events of its kind change anything."""
-        return kind_number(self._state, event.kind) >= 0
+        return self._state.program.kind_number(event.kind) >= 0
 
     def take(self, events: Sequence[Event]) -> None:
         """The events to compute from, all of kinds that are read."""

@@ -11,6 +11,7 @@ References
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import blake2b
 from unicodedata import normalize
@@ -69,6 +70,17 @@ def signed_hash(field: str, value: str) -> int:
     True
     """
     return signed64(hash64(field, value))
+
+
+def fact_text(value: str | float) -> str:
+    """A fact of the context as a word: numbers and booleans as their JSON text, the same in every language.
+
+    Examples
+    --------
+    >>> fact_text("phone"), fact_text(True), fact_text(1.5)
+    ('phone', 'true', '1.5')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def words_of(text: str) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank_engine.errors import EventError
-from rerank_features.events import KIND_PATTERN, MAX_ID_BYTES, MAX_POSITION, MAX_TIME_MS
+from rerank_features.events import KIND_PATTERN, MAX_ID_BYTES, MAX_POSITION, MAX_TIME_MS, Event
 
 
 @dataclass(frozen=True)
@@ -292,21 +292,30 @@ def _offsets(column: Any, count: int, rows: int) -> NDArray[np.int64]:
     return offsets
 
 
-def event_columns(events: Iterable[Any]) -> EventColumns:
-    """Columns of :class:`~rerank_features.Event` objects.
+def event_arrays(events: Sequence[Event]) -> dict[str, NDArray[Any]]:
+    """Arguments of :class:`EventColumns` for events as objects.
 
     Examples
     --------
-    >>> from rerank_features import Event
+    >>> event_arrays([Event(user="u", item="a", kind="click", time_ms=5)])["time_ms"].tolist()
+    [5]
+    """
+    return {
+        "user": np.array([event.user for event in events], object),
+        "item": np.array([event.item for event in events], object),
+        "kind": np.array([event.kind for event in events], object),
+        "time_ms": np.array([event.time_ms for event in events], np.int64),
+        "value": np.array([np.nan if event.value is None else event.value for event in events], np.float64),
+        "position": np.array([-1 if event.position is None else event.position for event in events], np.int64),
+    }
+
+
+def event_columns(events: Iterable[Event]) -> EventColumns:
+    """Columns of events as objects.
+
+    Examples
+    --------
     >>> len(event_columns([Event(user="u", item="a", kind="click", time_ms=0)]))
     1
     """
-    listed = list(events)
-    return EventColumns(
-        user=[event.user for event in listed],
-        item=[event.item for event in listed],
-        kind=[event.kind for event in listed],
-        time_ms=np.array([event.time_ms for event in listed], np.int64),
-        value=np.array([np.nan if event.value is None else event.value for event in listed], np.float64),
-        position=np.array([-1 if event.position is None else event.position for event in listed], np.int64),
-    )
+    return EventColumns(**event_arrays(list(events)))

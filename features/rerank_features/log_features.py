@@ -9,7 +9,6 @@ events and lists in order of time after all items.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +20,7 @@ from rerank_features import compiler as code
 from rerank_features.compiler.program import Program, compile_spec
 from rerank_features.dense import Keyed
 from rerank_features.events import Item
-from rerank_features.hashing import words_of
+from rerank_features.hashing import fact_text
 from rerank_features.log import EventColumns, ListColumns, Names
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
@@ -190,8 +189,7 @@ class _Log:
     def _event_records(self, events: EventColumns, users: dict[str, int]) -> tuple[Ints, Ints]:
         """Numbers of users, and records without their rows, of the events that matter."""
         program, rows = self._program, self._state.item_rows
-        other = len(program.kinds) if program.gap_ms >= 0 else -1
-        kinds = np.array([program.kinds.get(name, other) for name in events.kind.names] or [0], np.int64)
+        kinds = np.array([program.kind_number(name) for name in events.kind.names] or [0], np.int64)
         kind = kinds[events.kind.codes]
         used = kind >= 0
         item_rows = np.array([rows.get(name, -1) for name in events.item.names] or [0], np.int64)
@@ -248,8 +246,8 @@ class _Log:
         for i, name in enumerate(fields.categorical):
             if name in lists.context:
                 column = _context_words(name, lists.context[name])
-                hashed = np.array([*(state.word(name, word) for word in column.names), 0], np.int64)
-                words[:, i] = hashed[column.codes]
+                hashes = np.array([*(state.word(name, word) for word in column.names), 0], np.int64)
+                words[:, i] = hashes[column.codes]
         matches = np.zeros((count, sum(width for _, _, width in self._program.matches)), np.int64)
         at = 0
         for context, field, width in self._program.matches:
@@ -257,8 +255,8 @@ class _Log:
                 column = _context_words(context, lists.context[context])
                 table = np.zeros((len(column.names) + 1, width), np.int64)
                 for row, text in enumerate(column.names):
-                    listed = words_of(text)[:width] if context in fields.text else [text]
-                    table[row, : len(listed)] = [state.word(field, one) for one in listed]
+                    hashed = state.match_words(context, field, width, text)
+                    table[row, : len(hashed)] = hashed
                 matches[:, at : at + width] = table[column.codes]
             at += width
         return numbers, words, matches
@@ -282,9 +280,7 @@ def _context_words(name: str, column: Any) -> Names:
     """Words of the context; numbers and booleans as their JSON text, as in a request."""
     if isinstance(column, Names):
         return column
-    texts = [
-        None if value is None else value if isinstance(value, str) else json.dumps(value) for value in _listed(column)
-    ]
+    texts = [None if value is None else fact_text(value) for value in _listed(column)]
     return Names.of(np.array(texts, object), f"context {name!r}")
 
 

@@ -19,17 +19,11 @@ def address_of(buffer: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def kind_number(state: FlatState, kind: str) -> int:
-    """Number of a kind in the program, -1 where it changes nothing."""
-    program = state.program
-    return program.kinds.get(kind, len(program.kinds) if program.gap_ms >= 0 else -1)
-
-
 def pack_events(state: FlatState, events: Iterable[Event], row: int, scope: int) -> bytearray:
     """Records of the events whose kinds matter, all of one row of ``users``."""
     records = bytearray()
     for event in events:
-        kind = kind_number(state, event.kind)
+        kind = state.program.kind_number(event.kind)
         if kind < 0:
             continue
         item_row = state.item_rows.get(event.item, -1)

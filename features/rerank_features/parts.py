@@ -96,7 +96,12 @@ class Part(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise SpecError(explain(type(self), data, error)) from None
+            raise SpecError(self._explained(data, error)) from None
+
+    @classmethod
+    def _explained(cls, data: dict[str, Any], error: ValidationError) -> str:
+        """What is wrong, in one line."""
+        return explain(cls, data, error)
 
 
 def canonical_hash(part: BaseModel) -> str:

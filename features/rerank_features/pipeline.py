@@ -23,7 +23,6 @@ True
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from array import array
@@ -37,8 +36,8 @@ from rerank_engine.errors import EventError, InputError
 from rerank_features import compiler as code
 from rerank_features.compiler.program import Program, compile_spec
 from rerank_features.events import Event, Item, Request
-from rerank_features.hashing import words_of
-from rerank_features.packing import EVENT, address_of, kind_number, pack_events, replay_records
+from rerank_features.hashing import fact_text
+from rerank_features.packing import EVENT, address_of, pack_events, replay_records
 from rerank_features.snapshot import load_row, save_row
 from rerank_features.spec import FeatureSpec
 from rerank_features.state import FlatState, as_items, item_key
@@ -111,7 +110,7 @@ class FeaturePipeline:
         self._program = compile_spec(spec)
         self._state = FlatState(spec, self._program)
         self._kinds = self._program.kinds
-        self._other_kind = len(self._kinds) if self._program.gap_ms >= 0 else -1
+        self._other_kind = self._program.other_kind
         self._reads_scores = bool((self._program.features[:, code.OP] == code.SERVER_SCORE).any())
         self._embedding_dim = spec.items.embedding_dim
         self._event = bytearray(8 * code.EVENT_CELLS)
@@ -317,7 +316,7 @@ class FeaturePipeline:
         if any(event.user != user for event in listed):
             raise InputError(f"restore: an event of another user than {user!r}; give each user their own events")
         state.forget(user)
-        if saved is None and all(kind_number(state, event.kind) < 0 for event in listed):
+        if saved is None and all(self._program.kind_number(event.kind) < 0 for event in listed):
             return False
         row = state.user_row(user)
         if saved is not None:
@@ -471,16 +470,13 @@ class FeaturePipeline:
             self._numbers[i] = math.nan if value is None else max(-code.MAX_FLOAT32, min(value, code.MAX_FLOAT32))
         for i, name in enumerate(fields.categorical):
             value = request.context.get(name)
-            self._words[i] = 0 if value is None else self._state.word(name, _text(value))
+            self._words[i] = 0 if value is None else self._state.word(name, fact_text(value))
         at = 0
         for context, field, width in self._program.matches:
             value = request.context.get(context)
-            listed: list[str] = []
-            if value is not None:
-                text = _text(value)
-                listed = words_of(text)[:width] if context in fields.text else [text]
+            words = [] if value is None else self._state.match_words(context, field, width, fact_text(value))
             for j in range(width):
-                self._matches[at + j] = self._state.word(field, listed[j]) if j < len(listed) else 0
+                self._matches[at + j] = words[j] if j < len(words) else 0
             at += width
 
 
@@ -519,8 +515,3 @@ class _Outputs:
 
 def _aligned(cells: int) -> int:
     return -(-cells // 16) * 16
-
-
-def _text(value: str | float) -> str:
-    """A fact of the context as a word: numbers and booleans as their JSON text, the same in every language."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -307,6 +307,11 @@ class FlatState:
             word = self._words[field, value] = signed_hash(field, value)
         return word
 
+    def match_words(self, context: str, field: str, width: int, text: str) -> list[int]:
+        """Hashes of a context fact to compare with an item's field: its first words where it is text, else itself."""
+        words = words_of(text)[:width] if context in self.spec.context.text else [text]
+        return [self.word(field, word) for word in words]
+
     def _identify(self, row: int, item: Item) -> None:
         """Let this object stand for the row."""
         self._row_of_object.pop(id(self._item_at[row]), None)

@@ -36,9 +36,7 @@ def check(spec: SpecPath, json: JsonFlag = False) -> None:
         "name": loaded.name,
         "hash": loaded.content_hash(),
         "columns": [feature.name for feature in loaded.dense],
-        "arrays": {
-            name: [str(size) if isinstance(size, str) else size for size in shape] for name, shape in shapes.items()
-        },
+        "arrays": shapes,
     }
     if json:
         print_json(facts)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rerank_engine.errors import StoreError
 from rerank_sdk.store import schema
 from rerank_sdk.store.encryption import connect
-from rerank_sdk.store.rows import checksum_of_row, state_checksum
+from rerank_sdk.store.rows import checksum_of_row, decode_anything, state_checksum
 
 _PAGES_A_STEP = 1_024
 _PAGE_ROWS = 4_096
@@ -117,7 +117,7 @@ def verify_connection(connection: sqlite3.Connection) -> Verification:
     """Check pages, indices and every checksum; what cannot be read is a problem, not an error."""
     problems: list[str] = []
     events = damaged = damaged_states = 0
-    decode, connection.text_factory = connection.text_factory, _decode_anything
+    decode, connection.text_factory = connection.text_factory, decode_anything
     try:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
         problems = [text for text in found if text != "ok"]
@@ -135,10 +135,6 @@ def verify_connection(connection: sqlite3.Connection) -> Verification:
     finally:
         connection.text_factory = decode
     return Verification(events, damaged, damaged_states, tuple(dict.fromkeys(problems)))
-
-
-def _decode_anything(data: bytes) -> str:
-    return data.decode(errors="surrogateescape")
 
 
 def take_backup(connection: sqlite3.Connection, path: Path, now_ms: int | None, key: bytes | None = None) -> Path:

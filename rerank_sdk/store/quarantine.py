@@ -25,7 +25,7 @@ from rerank_engine.errors import StoreError
 from rerank_sdk.store import schema
 from rerank_sdk.store.backups import backup_path, drop_file, guard, sync_file, sync_folder, verify_connection
 from rerank_sdk.store.encryption import connect
-from rerank_sdk.store.rows import checksum_of_row, state_checksum
+from rerank_sdk.store.rows import INSERT_EVENT, checksum_of_row, decode_anything, state_checksum
 
 _log = logging.getLogger("rerank_sdk.store")
 
@@ -230,7 +230,7 @@ def _salvage(damaged: Path, target: sqlite3.Connection, key: bytes | None) -> in
         source = connect(str(damaged), key, isolation_level=None)
     except sqlite3.Error:
         return 0
-    source.text_factory = lambda data: data.decode(errors="surrogateescape")
+    source.text_factory = decode_anything
     with closing(source):
         rows: dict[str, list[tuple[Any, ...]]] = {}
         unreadable = 0
@@ -306,8 +306,7 @@ def _merge(rows: dict[str, list[tuple[Any, ...]]], target: sqlite3.Connection) -
         owner = number_of("users", "user", user)
         asked = None if request is None else _number(target, made, "requests", ("user_id", "request"), (owner, request))
         target.execute(
-            "INSERT INTO events (id, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes, "
-            "event_id, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            INSERT_EVENT,
             (number, key, owner, item, number_of("kinds", "kind", kind), time_ms, position, asked, value, attributes,
              event_id, checksum),
         )  # fmt: skip

@@ -21,6 +21,7 @@ from rerank_sdk.store.rows import (
     StoredPatch,
     StoredState,
     checksum_of_row,
+    decode_anything,
     event_from_row,
     example_from_row,
     state_checksum,
@@ -253,14 +254,10 @@ class Reader:
 
     def _damaged_text(self, connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
         """Read rows of which one holds text that is no UTF-8; the checksum tells which."""
-        connection.text_factory = _decode_anything
+        connection.text_factory = decode_anything
         try:
             return connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise schema.store_error(self._path, "read", error) from error
         finally:
             connection.text_factory = str
-
-
-def _decode_anything(data: bytes) -> str:
-    return data.decode(errors="surrogateescape")

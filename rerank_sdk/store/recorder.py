@@ -16,6 +16,7 @@ from rerank_sdk.store import schema
 from rerank_sdk.store.consent import EVERYONE_ID, Consent, ConsentGate, read_consents
 from rerank_sdk.store.quarantine import mark_damaged
 from rerank_sdk.store.rows import (
+    INSERT_EVENT,
     EventValues,
     Example,
     Operation,
@@ -42,9 +43,6 @@ _CACHED_NAMES = 10_000
 # These leave the connection as good as it was; after any other failure it is opened anew.
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 
-_INSERT_EVENT = """
-    INSERT INTO events (id, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes,
-    event_id, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 # Row numbers never come back, also after the rows are gone: saved states name the last row they hold.
 _LAST_ROW = """
     SELECT max(coalesce((SELECT max(id) FROM events), 0),
@@ -392,7 +390,7 @@ class Recorder:
             rows.append(
                 (row, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes, event_id, checksum)
             )
-        return connection.executemany(_INSERT_EVENT, rows).rowcount
+        return connection.executemany(INSERT_EVENT, rows).rowcount
 
     def _make_requests(self, connection: sqlite3.Connection, events: Iterable[EventValues]) -> None:
         """Make all new requests of a batch at once: asking and inserting one by one took a third of the time."""

@@ -224,6 +224,12 @@ EventValues = tuple[bytes, str, str, str, int, int | None, str | None, float | N
 attributes, event_id, checksum. A plain tuple: a hundred thousand of them are made in a second."""
 
 
+INSERT_EVENT = """
+    INSERT INTO events (id, key, user_id, item, kind_id, time_ms, position, request_id, value, attributes,
+    event_id, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+"""A row of events: its number, the values of :func:`event_values` with names as numbers, and the checksum."""
+
+
 def event_values(queued: Event | QueuedEvent) -> EventValues:
     """Turn an event into SQL parameters.
 
@@ -289,6 +295,11 @@ _TYPES = frozenset(
     for request in (str, _NOTHING)
     for value in (float, _NOTHING)
 )
+
+
+def decode_anything(data: bytes) -> str:
+    """Text of a file that may be damaged: what is no UTF-8 is kept, and no checksum will agree with it."""
+    return data.decode(errors="surrogateescape")
 
 
 def _lines(fields: tuple[Any, ...]) -> bytes:

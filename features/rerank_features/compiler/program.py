@@ -164,6 +164,15 @@ class Program:
     buffer_sizes: tuple[int, int]
     matches: tuple[tuple[str, str, int], ...]
 
+    @property
+    def other_kind(self) -> int:
+        """Number of every kind that no feature names, -1 where such events change nothing."""
+        return len(self.kinds) if self.gap_ms >= 0 else -1
+
+    def kind_number(self, kind: str) -> int:
+        """Number of a kind, -1 where its events change nothing."""
+        return self.kinds.get(kind, self.other_kind)
+
 
 def compile_spec(spec: FeatureSpec) -> Program:
     """Turn a spec into descriptor tables.

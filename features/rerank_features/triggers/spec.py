@@ -17,11 +17,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from rerank_engine.errors import SpecError
 from rerank_features.events import MAX_POSITION, Kind
-from rerank_features.parts import MAX_WINDOW_S, Flag, Label, Number, canonical_hash, distinct
+from rerank_features.parts import MAX_WINDOW_S, Flag, Label, Number, Part, canonical_hash, distinct
 from rerank_features.toml_text import read_toml, toml_text
 from rerank_features.triggers.spec_errors import explain
 
@@ -36,16 +36,10 @@ Action = Literal["rerank", "personalise", "refresh"]
 Scope = Literal["user", "session", "request"]
 
 
-class _Part(BaseModel):
-    """Common rules: unknown options are refused, values never change, errors are ours."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def __init__(self, /, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise SpecError(explain(type(self).__name__, list(type(self).model_fields), data, error)) from None
+class _Part(Part):
+    @classmethod
+    def _explained(cls, data: dict[str, Any], error: ValidationError) -> str:
+        return explain(cls.__name__, list(cls.model_fields), data, error)
 
 
 class TriggerStep(_Part):

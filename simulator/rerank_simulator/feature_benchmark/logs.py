@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rerank_engine.errors import DataError
 from rerank_features import Event, FeatureSpec, Item, Request
+from rerank_features.log import event_arrays
 from rerank_features.ready import ready_spec
 from rerank_features.training_set import LabelledRequest
 from rerank_simulator.feature_benchmark.bundle import Entry, shop_entries
@@ -79,18 +80,7 @@ class BuildInput:
                 lists.append(entry)
             met = entry.request.candidates if isinstance(entry, LabelledRequest) else entry
             items.update((item.id, item) for item in met if not item.is_bare or item.id not in items)
-        return cls(name, spec, tuple(items.values()), _event_columns(events), _list_columns(spec, lists))
-
-
-def _event_columns(events: Sequence[Event]) -> dict[str, NDArray[Any]]:
-    return {
-        "user": np.array([event.user for event in events], object),
-        "item": np.array([event.item for event in events], object),
-        "kind": np.array([event.kind for event in events], object),
-        "time_ms": np.array([event.time_ms for event in events], np.int64),
-        "value": np.array([np.nan if event.value is None else event.value for event in events]),
-        "position": np.array([-1 if event.position is None else event.position for event in events], np.int64),
-    }
+        return cls(name, spec, tuple(items.values()), event_arrays(events), _list_columns(spec, lists))
 
 
 def _list_columns(spec: FeatureSpec, lists: Sequence[LabelledRequest]) -> dict[str, Any]:
